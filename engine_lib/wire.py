@@ -1,0 +1,201 @@
+"""The contract between clients, proxy and the Triton models: tensor names, actions, options, the description.
+
+The config.pbtxt files in model_repository obey this module; a test compares them. Torch-free, so the proxy may use it.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from engine_lib.errors import InvalidRequest
+
+# Models of the repository.
+TTS, TALKER, CODEC = "tts", "talker", "codec"
+
+# Tensors. Strings are BYTES of UTF-8, shape [1], unless said otherwise.
+TEXT = "TEXT"
+OPTIONS = "OPTIONS"  # a JSON object, see StreamOptions
+STREAM_ID = "STREAM_ID"
+ACTION = "ACTION"
+SEQUENCE = "SEQUENCE"  # INT32 [1]: 0, 1, 2, ... over the append and end actions of one stream
+CODES = "CODES"  # INT32 [frames, 16]
+INDEX = "INDEX"  # INT32 [1]: 0, 1, 2, ... over the chunks of one stream
+LAST = "LAST"  # BOOL [1]
+FINISH_REASON = "FINISH_REASON"  # empty before the last chunk
+USAGE = "USAGE"  # INT32 [2]: text tokens, frames spoken so far
+DESCRIPTION = "DESCRIPTION"  # a JSON object, see Description; only the answer to ACTION=describe carries it
+PCM = "PCM"  # INT16 [samples] at SAMPLE_RATE
+
+SAMPLE_RATE = 24_000  # Hz
+SAMPLES_PER_FRAME = 1_920
+CODEBOOKS = 16
+FRAME_SECONDS = SAMPLES_PER_FRAME / SAMPLE_RATE
+
+MAX_SEED = 2**63 - 1
+
+
+class Action(str, enum.Enum):
+    """What a request to `talker` asks for. The ensemble `tts` only starts streams."""
+
+    START = "start"  # speak TEXT; the whole of it
+    START_LIVE = "start_live"  # speak TEXT and what later appends add, until end
+    APPEND = "append"
+    END = "end"
+    CANCEL = "cancel"
+    DESCRIBE = "describe"
+
+
+class FinishReason(str, enum.Enum):
+    """Why a stream ended. `failed` never reaches a client as data: codec turns it into an error."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+def _int(least: int, most: int, default: Any = None) -> Any:
+    return Field(default, ge=least, le=most)
+
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+Temperature = Annotated[float, Field(ge=0, le=5)]
+TopK = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class StreamOptions(BaseModel):
+    """What a client may set for one utterance besides its text (api.md, the request fields).
+
+    A null field counts as left out, unknown fields are ignored, numbers are never parsed from strings, NaN and
+    infinities are refused. None means: the checkpoint's default, or none.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False, populate_by_name=True)
+
+    voice: str | None = Field(
+        None,
+        validation_alias=AliasChoices("voice", "speaker"),
+        max_length=256,
+        description='A speaker\'s name, or {"id": name}; case, spaces, hyphens and underscores don\'t matter.',
+    )
+    instructions: str | None = Field(
+        None,
+        validation_alias=AliasChoices("instructions", "instruct"),
+        max_length=4096,
+        description="How to speak, in words.",
+    )
+    language: str | None = Field(None, max_length=64, description="A language of the checkpoint, or auto.")
+    seed: int | None = _int(0, MAX_SEED)
+    do_sample: bool | None = None
+    temperature: Temperature | None = Field(None, description="0 is greedy.")
+    top_k: TopK | None = Field(None, description="0 is all.")
+    top_p: Probability | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    subtalker_dosample: bool | None = None
+    subtalker_temperature: Temperature | None = None
+    subtalker_top_k: TopK | None = None
+    subtalker_top_p: Probability | None = None
+    max_new_tokens: int | None = Field(
+        None, ge=2, le=2**31 - 1, description="Frames to sample at most; the last has no sound."
+    )
+    non_streaming_mode: bool = Field(
+        True, description="True: the whole text in the prompt. False: one text token a frame."
+    )
+    stream_chunk_schedule: list[Annotated[int, Field(ge=1, le=100_000)]] | None = Field(
+        None, min_length=1, max_length=256, description="Frames per chunk; the last number repeats."
+    )
+    ignore_eos: bool = Field(False, description="Never stop before the budget; for load tests.")
+    mask_eos_until_text_end: bool | None = Field(
+        None, description="Streaming layout: no end of speech before the text's end. Default: false, true for live text."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_counts_as_left_out(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
+
+    @field_validator("voice", mode="before")
+    @classmethod
+    def _voice_may_be_an_object(cls, value: Any) -> Any:
+        return value.get("id") if isinstance(value, Mapping) else value
+
+    @field_validator("voice", "instructions", "language")
+    @classmethod
+    def _clean_text(cls, value: str | None) -> str | None:
+        if value is not None and (problem := text_problem(value)):
+            raise ValueError(problem)
+        return value
+
+
+class Description(BaseModel):
+    """The answer to ACTION=describe: what a proxy, also a remote one, needs to know of the engine behind Triton."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str  # id or path that was asked for
+    model_type: str  # custom_voice, voice_design, base
+    model_size: str
+    speakers: list[dict[str, str]]  # {"id", "name", "language"}
+    voice_aliases: dict[str, str]
+    languages: list[str]
+    sampling_defaults: dict[str, bool | int | float]
+    sample_rate: int
+    slot_positions: int
+    max_active: int
+    max_waiting: int
+    active: int
+    waiting: int
+    device: str
+    path: str  # plain, or the name of the fast path
+    speaks: bool  # False: random weights, only noise comes out
+
+
+def text_problem(text: str) -> str | None:
+    """Why `text` can't be spoken, in words for a client, or None. Knows only what no tokenizer can take."""
+    if "\x00" in text:
+        return "contains a NUL character"
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return "contains a lone surrogate, so it isn't valid Unicode text"
+    return None
+
+
+def check_text(text: str, *, param: str = "input") -> str:
+    """`text`, or InvalidRequest that names `param` when nothing in it could be spoken or it isn't valid text."""
+    if problem := text_problem(text):
+        raise InvalidRequest(f"'{param}' {problem}.", param=param, code="invalid_text")
+    if not any(_visible(character) for character in text):
+        raise InvalidRequest(f"'{param}' must not be blank.", param=param, code="empty_input")
+    return text
+
+
+def _visible(character: str) -> bool:
+    """False for white space, control, format and unassigned characters: they alone make a text blank."""
+    return unicodedata.category(character)[0] not in "ZC"
+
+
+def parse_options(text: str) -> StreamOptions:
+    """StreamOptions from the OPTIONS tensor's JSON. Raises InvalidRequest naming the field."""
+    try:
+        data = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        raise InvalidRequest("OPTIONS is not valid JSON.", param="OPTIONS") from None
+    if not isinstance(data, dict):
+        raise InvalidRequest("OPTIONS must be a JSON object.", param="OPTIONS")
+    try:
+        return StreamOptions.model_validate(data)
+    except ValidationError as error:
+        raise invalid_field(error) from None
+
+
+def invalid_field(error: ValidationError) -> InvalidRequest:
+    """The first complaint of a ValidationError as InvalidRequest: field and reason, never the refused value."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = str(first["loc"][0]) if first["loc"] else "body"
+    reason = first["msg"].removeprefix("Value error, ")
+    return InvalidRequest(f"Invalid value for '{field}': {reason}.", param=field)

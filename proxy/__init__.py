@@ -1,0 +1,1 @@
+"""HTTP and WebSocket in front of Triton. Never imports torch, so it starts in a second."""
