@@ -36,26 +36,38 @@ class ServiceError(Exception):
 
 
 class InvalidRequest(ServiceError):
+    """The request is wrong; `param` names the field."""
+
     code = "invalid_value"
 
 
 class NotFound(ServiceError):
+    """What the request names isn't here."""
+
     code = "not_found"
 
 
 class Overloaded(ServiceError):
+    """The waiting queue is full; the same request may succeed later."""
+
     code = "overloaded"
 
 
 class NotReady(ServiceError):
+    """Not serving yet, or not any more."""
+
     code = "not_ready"
 
 
 class GenerationFailed(ServiceError):
+    """Our fault: the engine failed on this stream."""
+
     code = "generation_failed"
 
 
 class ConfigurationError(ServiceError):
+    """A setting, profile or checkpoint is wrong; nothing is served until it's mended."""
+
     code = "configuration_error"
 
 

@@ -40,7 +40,7 @@ FRAME_SECONDS = SAMPLES_PER_FRAME / SAMPLE_RATE
 MAX_SEED = 2**63 - 1
 
 
-class Action(str, enum.Enum):
+class Action(enum.StrEnum):
     """What a request to `talker` asks for. The ensemble `tts` only starts streams."""
 
     START = "start"  # speak TEXT; the whole of it
@@ -51,7 +51,7 @@ class Action(str, enum.Enum):
     DESCRIBE = "describe"
 
 
-class FinishReason(str, enum.Enum):
+class FinishReason(enum.StrEnum):
     """Why a stream ended. `failed` never reaches a client as data: codec turns it into an error."""
 
     STOP = "stop"
@@ -82,7 +82,7 @@ class StreamOptions(BaseModel):
         None,
         validation_alias=AliasChoices("voice", "speaker"),
         max_length=256,
-        description='A speaker\'s name, or {"id": name}; case, spaces, hyphens and underscores don\'t matter.',
+        description="A speaker's name, or {\"id\": name}; case, spaces, hyphens and underscores don't matter.",
     )
     instructions: str | None = Field(
         None,
@@ -112,7 +112,8 @@ class StreamOptions(BaseModel):
     )
     ignore_eos: bool = Field(False, description="Never stop before the budget; for load tests.")
     mask_eos_until_text_end: bool | None = Field(
-        None, description="Streaming layout: no end of speech before the text's end. Default: false, true for live text."
+        None,
+        description="Streaming layout: no end of speech before the text's end. Default: false, true for live text.",
     )
 
     @model_validator(mode="before")
