@@ -1,0 +1,1 @@
+"""The language model: text in, 16 codes per 80 ms frame out."""
