@@ -1,0 +1,227 @@
+"""The command line: serve, say, voices, config. Reads options and prints; imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from engine_lib.errors import ConfigurationError, ServiceError
+from engine_lib.profile import EngineSettings, packaged_profiles
+from proxy import configuration, launch, speak
+
+PROGRAM = "qwen3-tts-triton"
+TRITON_PORTS = (8001, 8002, 8003)  # gRPC, metrics, HTTP
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(launch.Exit.USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except ConfigurationError as error:
+        print(f"{PROGRAM}: {error.message}", file=sys.stderr)
+        return launch.Exit.USAGE
+    except ServiceError as error:
+        print(f"{PROGRAM}: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog=PROGRAM, description="Qwen3-TTS on Triton Inference Server.", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=summary, description=summary, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+
+    serve = command("serve", "Start Triton and the proxy and serve speech until Ctrl-C.")
+    serve.set_defaults(command=_serve)
+    serve.epilog = (
+        "exit codes: 0 stopped as asked, 1 the start failed, 2 a wrong option, setting or port, 3 Triton died, "
+        "4 the proxy died\nEvery QWEN3_TTS_* variable has an option; the option wins."
+    )
+    _add_engine_options(serve)
+    _add_serve_options(serve)
+
+    show = command("config", "Print the resolved engine configuration, itself a valid --engine-config file.")
+    show.set_defaults(command=_config)
+    _add_engine_options(show)
+
+    say = command("say", "Speak a text through a running server, into a file or the loudspeaker.")
+    say.set_defaults(command=_say)
+    say.add_argument("text", help="what to say; - reads standard input")
+    say.add_argument("-o", "--output", type=Path, metavar="FILE", help="the suffix picks the format (speech.wav)")
+    say.add_argument("--play", action="store_true", help="play it while it is generated")
+    say.add_argument("--voice", help="a speaker's name; the server's first by default")
+    say.add_argument("--language", help="a language of the checkpoint; found by the text by default")
+    say.add_argument("--instructions", help="how to speak, in words")
+    say.add_argument("--seed", type=int, help="the same seed makes the same speech")
+    _add_client_options(say)
+
+    voices = command("voices", "List the voices of a running server.")
+    voices.set_defaults(command=_voices)
+    _add_client_options(voices)
+    return parser
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """What the Triton models read; each option stands for a variable of configuration.ENGINE."""
+    parser.add_argument("--model", metavar="ID|PATH", help="checkpoint: a Hugging Face id, a folder, or noise")
+    profile = parser.add_mutually_exclusive_group()
+    profile.add_argument("--profile", metavar="NAME", help=f"one of {', '.join(packaged_profiles())} (ttfa)")
+    profile.add_argument("--engine-config", metavar="FILE", help="a profile of your own; it may say extends: NAME")
+    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--model-cache-dir", metavar="DIR", help="where downloaded checkpoints are kept")
+    parser.add_argument("--local-files-only", action="store_const", const="1", help="download nothing")
+
+
+def _add_serve_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address the proxy listens on (127.0.0.1)")
+    parser.add_argument("--port", type=_port, help="port of the proxy; 0 picks a free one (8000)")
+    parser.add_argument("--api-key", metavar="KEY", help="ask clients for this key")
+    parser.add_argument(
+        "--triton-url", nargs="+", action="extend", default=[], metavar="HOST:PORT",
+        help="gRPC addresses of Triton servers that run elsewhere; none is started",
+    )  # fmt: skip
+    parser.add_argument("--tritonserver", metavar="PROGRAM", help="the server to start (PATH, then the wheel's)")
+    parser.add_argument("--model-repository", metavar="DIR", help="the Triton models (the package's)")
+    parser.add_argument("--triton-host", default="127.0.0.1", help="address Triton listens on (127.0.0.1)")
+    parser.add_argument(
+        "--triton-ports", type=_triton_ports, default=TRITON_PORTS, metavar="GRPC,METRICS,HTTP",
+        help="or auto, which picks free ones (8001,8002,8003)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drain-timeout", type=_seconds, default=30.0, metavar="S",
+        help="how long running responses may go on after Ctrl-C or SIGTERM (30)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--announce", type=Path, metavar="FILE", help="write addresses and pids there when ready (JSON)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show all that Triton prints")
+
+
+def _add_client_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", help="the server (http://127.0.0.1:8000)")
+    parser.add_argument("--api-key", metavar="KEY", help="the server's key")
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port number from 0 to 65535")
+    return int(text)
+
+
+def _triton_ports(text: str) -> tuple[int, int, int]:
+    if text == "auto":
+        return 0, 0, 0
+    try:
+        grpc, metrics, http = map(_port, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor three port numbers") from None
+    return grpc, metrics, http
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
+    return seconds
+
+
+def _say_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _engine_environment(options: argparse.Namespace) -> dict[str, str]:
+    """The environment of both processes: ours with what the options say, and with a model in any case."""
+    return configuration.environment(
+        os.environ,
+        {
+            "QWEN3_TTS_MODEL": options.model,
+            "QWEN3_TTS_PROFILE": options.profile,
+            "QWEN3_TTS_ENGINE_CONFIG": options.engine_config,
+            "QWEN3_TTS_DEVICE": options.device,
+            "QWEN3_TTS_MODEL_CACHE_DIR": options.model_cache_dir,
+            "QWEN3_TTS_LOCAL_FILES_ONLY": options.local_files_only,
+        },
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    environment = _engine_environment(options)
+    if options.api_key is not None:
+        environment["QWEN3_TTS_API_KEY"] = options.api_key
+    plan = launch.Plan(
+        environment=environment,
+        host=options.host or environment.get("QWEN3_TTS_HOST") or "127.0.0.1",
+        port=options.port if options.port is not None else _environment_port(environment),
+        triton_host=options.triton_host,
+        triton_ports=options.triton_ports,
+        triton_urls=tuple(options.triton_url),
+        tritonserver=options.tritonserver or environment.get("QWEN3_TTS_TRITONSERVER"),
+        model_repository=options.model_repository or environment.get("QWEN3_TTS_MODEL_REPOSITORY"),
+        drain_timeout_s=options.drain_timeout,
+        verbose=options.verbose,
+        announce=options.announce,
+    )
+    if not plan.triton_urls:
+        settings = EngineSettings.from_environment(environment)
+        if settings.model == configuration.NOISE:
+            _say_line("No checkpoint was chosen and no GPU found: this server only makes noise. Choose one by --model.")
+        _say_line(configuration.describe(settings))
+    return launch.run(plan, _say_line)
+
+
+def _environment_port(environment: Mapping[str, str]) -> int:
+    text = environment.get("QWEN3_TTS_PORT") or "8000"
+    try:
+        return _port(text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigurationError(f"QWEN3_TTS_PORT: {error}.", param="QWEN3_TTS_PORT") from None
+
+
+def _config(options: argparse.Namespace) -> int:
+    _say_line(configuration.describe(EngineSettings.from_environment(_engine_environment(options))))
+    return launch.Exit.STOPPED
+
+
+def _client(options: argparse.Namespace) -> speak.Server:
+    default = f"http://127.0.0.1:{_environment_port(os.environ)}"
+    return speak.Server(options.url or default, options.api_key or os.environ.get("QWEN3_TTS_API_KEY"))
+
+
+def _say(options: argparse.Namespace) -> int:
+    text = sys.stdin.read() if options.text == "-" else options.text
+    wishes = {
+        "voice": options.voice,
+        "language": options.language,
+        "instructions": options.instructions,
+        "seed": options.seed,
+    }
+    result = speak.say(_client(options), text, wishes, output=options.output, play=options.play)
+    _say_line(result.summary())
+    return launch.Exit.STOPPED
+
+
+def _voices(options: argparse.Namespace) -> int:
+    for voice in speak.voices(_client(options)):
+        _say_line(f"{voice['id']:<16} {voice['language']}")
+    return launch.Exit.STOPPED

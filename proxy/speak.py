@@ -1,0 +1,172 @@
+"""A client of our own HTTP API: `say` and `voices`."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+import wave
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+import httpx
+
+from engine_lib.errors import ConfigurationError, ServiceError
+from engine_lib.wire import SAMPLE_RATE
+
+FORMATS = ("wav", "mp3", "opus", "aac", "flac", "pcm")
+DEFAULT_OUTPUT = Path("speech.wav")
+PLAYERS = (  # take 16-bit mono PCM on standard input
+    ("ffplay", "-loglevel", "error", "-nodisp", "-autoexit", "-f", "s16le", "-ar", str(SAMPLE_RATE), "-i", "-"),
+    ("pw-cat", "--playback", "--format", "s16", "--rate", str(SAMPLE_RATE), "--channels", "1", "-"),
+    ("paplay", "--raw", "--format=s16le", f"--rate={SAMPLE_RATE}", "--channels=1"),
+    ("aplay", "--quiet", "-f", "S16_LE", "-r", str(SAMPLE_RATE), "-c", "1"),
+)
+BYTES_PER_SECOND = 2 * SAMPLE_RATE
+
+
+class ClientError(ServiceError):
+    """The server can't be reached or refused, or its sound can't be delivered."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server is, and the key it wants."""
+
+    url: str
+    api_key: str | None
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[httpx.Client]:
+        """An HTTP client. Raises ClientError, in words for a person, for what goes wrong on the way."""
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        try:
+            # Between two pieces of sound the server may wait for its turn; connecting is quick or fails.
+            with httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(120, connect=10)) as client:
+                yield client
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ClientError(f"No answer from {self.url}: {error or type(error).__name__}.") from None
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What came of it. Seconds; `audio_s` is None for a format whose length the bytes don't tell."""
+
+    output: Path | None
+    size: int  # bytes received
+    first_audio_s: float
+    total_s: float
+    audio_s: float | None
+
+    def summary(self) -> str:
+        """One line for a person."""
+        where = f"{self.output}: " if self.output else ""
+        length = f"{self.audio_s:.2f} s of speech" if self.audio_s is not None else f"{self.size} bytes"
+        speed = f", {self.audio_s / self.total_s:.1f} times as fast as it plays" if self.audio_s is not None else ""
+        return (
+            f"{where}{length}, first sound after {self.first_audio_s * 1000:.0f} ms, all in {self.total_s:.2f} s{speed}"
+        )
+
+
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+def say(
+    server: Server, text: str, wishes: Mapping[str, str | int | None], *, output: Path | None, play: bool
+) -> Spoken:
+    """Speak `text` into `output` (speech.wav when not played either). Raises ClientError, ConfigurationError."""
+    if output is None and not play:
+        output = DEFAULT_OUTPUT
+    form = output.suffix.removeprefix(".").lower() if output else "pcm"
+    if form not in FORMATS:
+        raise ConfigurationError(f"Can't tell a format from {output}: its suffix must be one of {', '.join(FORMATS)}.")
+    if play and form not in ("wav", "pcm"):
+        raise ConfigurationError("--play goes with a .wav or .pcm file only.")
+    # A WAV file gets its header here, where the length is known at the end.
+    requested = "pcm" if form == "wav" else form
+    body = {"input": text, "response_format": requested, **{k: v for k, v in wishes.items() if v is not None}}
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(server.client())
+        started = time.monotonic()
+        response = stack.enter_context(client.stream("POST", "/v1/audio/speech", json=body))
+        _check(response)
+        sinks: list[_Sink] = []
+        if output:
+            sinks.append(_file(stack, output, form))
+        if play:
+            sinks.append(_player(stack))
+        size, first = 0, 0.0
+        for data in response.iter_raw():
+            first = first or time.monotonic() - started
+            size += len(data)
+            try:
+                for sink in sinks:
+                    sink.write(data)
+            except OSError as error:
+                raise ClientError(f"Can't write the sound: {error.strerror}.") from None
+        total = time.monotonic() - started
+    audio = size / BYTES_PER_SECOND if requested == "pcm" else None
+    return Spoken(output=output, size=size, first_audio_s=first, total_s=total, audio_s=audio)
+
+
+def voices(server: Server) -> list[dict[str, str]]:
+    """The server's voices: id, name and language of each."""
+    with server.client() as client:
+        response = client.get("/v1/audio/voices")
+        _check(response)
+        listed: list[dict[str, str]] = response.json()["voices"]
+        return listed
+
+
+def _check(response: httpx.Response) -> None:
+    """Raise ClientError with the server's own words unless it answered well."""
+    if response.is_success:
+        return
+    response.read()
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):  # not a server of ours
+        message = response.reason_phrase
+    raise ClientError(f"The server refused ({response.status_code}): {message}")
+
+
+def _file(stack: contextlib.ExitStack, path: Path, form: str) -> _Sink:
+    try:
+        file: IO[bytes] = stack.enter_context(path.open("wb"))
+    except OSError as error:
+        raise ConfigurationError(f"Can't write {path}: {error.strerror}.") from None
+    if form != "wav":
+        return file
+    writer = stack.enter_context(wave.open(file, "wb"))  # noqa: SIM115 (the stack closes it)
+    writer.setnchannels(1)
+    writer.setsampwidth(2)
+    writer.setframerate(SAMPLE_RATE)
+    return _WaveSink(writer)
+
+
+class _WaveSink:
+    """Bytes into a WAV file, whole samples at a time: a network piece may end inside one."""
+
+    def __init__(self, writer: wave.Wave_write) -> None:
+        self._writer = writer
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        data = self._rest + data
+        whole = len(data) // 2 * 2
+        self._writer.writeframesraw(data[:whole])
+        self._rest = data[whole:]
+
+
+def _player(stack: contextlib.ExitStack) -> _Sink:
+    for command in PLAYERS:
+        if program := shutil.which(command[0]):
+            process = stack.enter_context(subprocess.Popen([program, *command[1:]], stdin=subprocess.PIPE, bufsize=0))
+            if process.stdin is None:
+                raise AssertionError("stdin was asked to be a pipe")
+            return process.stdin
+    raise ConfigurationError(f"--play needs one of {', '.join(command[0] for command in PLAYERS)}.")
