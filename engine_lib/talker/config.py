@@ -74,7 +74,9 @@ class TalkerConfig:
         if kind not in KINDS:
             raise ConfigurationError(f"{directory}: tts_model_type {kind!r} isn't one of {', '.join(KINDS)}.")
         talker, predictor = top.section("talker_config"), top.section("talker_config").section("code_predictor_config")
-        speakers, dialects = talker.mapping("spk_id"), talker.mapping("spk_is_dialect")
+        # The other kinds have no speakers, whatever their file lists (model.md 5.5).
+        speakers = talker.mapping("spk_id") if kind == "custom_voice" else {}
+        dialects = talker.mapping("spk_is_dialect")
         config = cls(
             kind=kind,
             size=top.text("tts_model_size"),

@@ -1,0 +1,170 @@
+"""Run one step of many streams: batches into tensors, the model, the samplers, codes out.
+
+The law of reproducibility lives here. A matrix product's last bits depend on its shape but, within one shape, not on
+the neighbouring rows. So every product runs on tiles of a fixed number of rows, padded with idle ones: a tile's shape
+follows from a row's own position alone, never from who else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine_lib.talker.config import SUPPRESSED_TAIL
+from engine_lib.talker.kv_cache import KVCache
+from engine_lib.talker.model import Talker
+from engine_lib.talker.random_numbers import uniforms
+from engine_lib.talker.sampler import NEVER, Rules, choose, penalise
+from engine_lib.talker.scheduler import Batch
+from engine_lib.talker.stream import Sampling, Stream
+from engine_lib.text.prompt import NOTHING
+from engine_lib.wire import CODEBOOKS
+
+PREFILL_ROWS, PREFILL_WIDTH = 4, 16  # one prefill tile: prompts side by side, positions of each
+PREFILL_ROUNDS = 4  # prefill tiles a stream may take in one step, so that long prompts don't starve the speaking
+LEAST_CONTEXT = 64  # cache positions that attention reads at least; then doubled as a stream grows
+IDLE = Sampling(0.0, 1, 1.0, 1.0, 0.0, 1, 1.0)
+
+
+class Runner:
+    """The model with everything that a slot holds on the device."""
+
+    def __init__(self, talker: Talker, slots: int, positions: int, row_tile: int) -> None:
+        """`slots` streams of `positions` (prompt and frames) each; products run on `row_tile` rows at a time."""
+        sizes = talker.config.talker
+        weight = talker.codec_head.weight
+        self.device = weight.device
+        self._talker = talker
+        self._row_tile = row_tile
+        # Prefill tiles write whole, so the last one may reach past the prompt's end.
+        positions = -(-positions // PREFILL_WIDTH) * PREFILL_WIDTH
+        self.cache = KVCache(sizes.layers, slots, positions, sizes.kv_heads, sizes.head_dim, weight.dtype, self.device)
+        self._hidden = torch.zeros(slots + 1, sizes.hidden, dtype=weight.dtype, device=self.device)
+        self._codes = torch.zeros(slots + 1, CODEBOOKS, dtype=torch.long, device=self.device)
+        self._seen = torch.zeros(slots + 1, sizes.vocabulary, dtype=torch.bool, device=self.device)
+        ids = torch.arange(sizes.vocabulary, device=self.device)
+        self._eos = talker.config.ids.codec_eos
+        self._suppressed = (ids >= sizes.vocabulary - SUPPRESSED_TAIL) & (ids != self._eos)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> list[tuple[Stream, NDArray[np.int32]]]:
+        """Advance prompts and make one frame of every other stream: the streams that sampled, each with codes [16].
+
+        The first code may be the end of speech; the other fifteen mean nothing then.
+        """
+        for stream in batch.prefill:
+            if stream.prefilled == 0:
+                self._seen[stream.slot] = False
+        prompts = list(batch.prefill)
+        for _ in range(PREFILL_ROUNDS):
+            for context, rows in _tiles(prompts, PREFILL_ROWS, self._prefill_context):
+                self._prefill(rows, context)
+            prompts = [stream for stream in prompts if stream.in_prefill]
+        for context, rows in _tiles(batch.decode, self._row_tile, self._decode_context):
+            self._decode(rows, context)
+        sampling = [*batch.decode, *(stream for stream in batch.prefill if not stream.in_prefill)]
+        if not sampling:
+            return []
+        frames = [self._frame(rows) for _, rows in _tiles(sampling, self._row_tile, lambda stream: 0)]
+        codes = torch.cat(frames).to("cpu", torch.int32).numpy()
+        return list(zip(sampling, codes, strict=True))
+
+    def _prefill(self, streams: Sequence[Stream], context: int) -> None:
+        """Run the next PREFILL_WIDTH positions of up to PREFILL_ROWS prompts."""
+        text = np.full((PREFILL_ROWS, PREFILL_WIDTH), NOTHING)
+        codec = np.full((PREFILL_ROWS, PREFILL_WIDTH), NOTHING)
+        starts = np.zeros(PREFILL_ROWS, np.int64)
+        final = np.zeros(PREFILL_ROWS, np.int64)
+        for row, stream in enumerate(streams):
+            begin = stream.prefilled
+            part = slice(begin, begin + PREFILL_WIDTH)
+            width = len(stream.prompt.text[part])
+            text[row, :width], codec[row, :width] = stream.prompt.text[part], stream.prompt.codec[part]
+            starts[row], final[row] = begin, width - 1
+            stream.prefilled += width
+        slots = self._slots(streams, PREFILL_ROWS)
+        x = self._talker.prompt_embedding(self._tensor(text), self._tensor(codec))
+        positions = self._tensor(starts[:, None] + np.arange(PREFILL_WIDTH))
+        states = self._talker(x, self.cache, slots, positions, context)
+        self._hidden[slots] = states[torch.arange(PREFILL_ROWS, device=self.device), self._tensor(final)]
+
+    def _decode(self, streams: Sequence[Stream], context: int) -> None:
+        """Feed back the latest frame of up to `row_tile` streams."""
+        idle = self._row_tile - len(streams)
+        slots = self._slots(streams, self._row_tile)
+        text = self._tensor(np.array([stream.next_text() for stream in streams] + [NOTHING] * idle))
+        positions = self._tensor(np.array([stream.position for stream in streams] + [0] * idle))
+        x = self._talker.frame_embedding(self._codes[slots]) + self._talker.text_side(text)
+        self._hidden[slots] = self._talker(x[:, None], self.cache, slots, positions[:, None], context)[:, 0]
+
+    def _frame(self, streams: Sequence[Stream]) -> Tensor:
+        """Sample a frame of up to `row_tile` streams from their states: codes [streams, 16]."""
+        idle = self._row_tile - len(streams)
+        slots = self._slots(streams, self._row_tile)
+        numbers = self._tensor(
+            uniforms(
+                np.array([stream.seed for stream in streams] + [0] * idle, np.uint64),
+                np.array([stream.sampled for stream in streams] + [0] * idle),
+            )
+        )
+        rules = [stream.sampling for stream in streams] + [IDLE] * idle
+        first_rules = Rules.of(*_columns((r.temperature, r.top_k, r.top_p) for r in rules), self.device)
+        other_rules = Rules.of(*_columns((r.sub_temperature, r.sub_top_k, r.sub_top_p) for r in rules), self.device)
+        penalty = self._tensor(np.array([r.repetition_penalty for r in rules], np.float32))
+        endless = self._tensor(np.array([not stream.may_end() for stream in streams] + [True] * idle))
+
+        hidden = self._hidden[slots]
+        logits = penalise(self._talker.codec_head(hidden).float(), self._seen[slots], penalty)
+        logits = logits.masked_fill(self._suppressed, NEVER)
+        logits[:, self._eos].masked_fill_(endless, NEVER)
+        first = choose(logits, first_rules, numbers[:, 0])
+        others = self._talker.code_predictor(
+            hidden,
+            self._talker.model.codec_embedding(first),
+            lambda group, logits: choose(logits, other_rules, numbers[:, group]),
+        )
+        codes = torch.cat((first[:, None], others), dim=1)
+        self._codes[slots] = codes
+        self._seen[slots, first] = True
+        return codes[: len(streams)]
+
+    def _prefill_context(self, stream: Stream) -> int:
+        return self._context(stream.prefilled + PREFILL_WIDTH)
+
+    def _decode_context(self, stream: Stream) -> int:
+        return self._context(stream.position + 1)
+
+    def _context(self, positions: int) -> int:
+        """The fixed size that covers `positions`: LEAST_CONTEXT doubled as often as it takes, the slot's at most."""
+        size = LEAST_CONTEXT
+        while size < positions:
+            size *= 2
+        return min(size, self.cache.positions)
+
+    def _slots(self, streams: Sequence[Stream], rows: int) -> Tensor:
+        slots = np.full(rows, self.cache.scratch)
+        slots[: len(streams)] = [stream.slot for stream in streams]
+        return self._tensor(slots)
+
+    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _tiles(
+    streams: Iterable[Stream], rows: int, context: Callable[[Stream], int]
+) -> Iterator[tuple[int, list[Stream]]]:
+    """Tiles of up to `rows` streams that share one context size."""
+    for size, group in groupby(sorted(streams, key=context), key=context):
+        members = list(group)
+        for begin in range(0, len(members), rows):
+            yield size, members[begin : begin + rows]
+
+
+def _columns(rows: Iterable[tuple[float, int, float]]) -> tuple[list[float], list[int], list[float]]:
+    first, second, third = zip(*rows, strict=True)
+    return list(first), list(second), list(third)
