@@ -15,11 +15,12 @@ import contextlib
 import enum
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,11 +85,12 @@ class _Service:
             listening = stack.enter_context(ports.reserve(self._plan.host, self._plan.port, "the proxy"))
             listening.listen(BACKLOG)  # from here on the port is ours; the proxy accepts within a second
             url = _url(listening)
-            triton, addresses = None, {}
+            triton: Child | None = None
+            facts: dict[str, str] = {}
             if not self._plan.triton_urls:
-                triton, addresses = await self._start_triton(stack)
-            proxy = await self._start_proxy(stack, listening, addresses)
-            outcome = await self._watch(triton, proxy, url, addresses)
+                triton, facts = await self._start_triton(stack)
+            proxy = await self._start_proxy(stack, listening, facts)
+            outcome = await self._watch(triton, proxy, url, facts)
             if outcome is Exit.STOPPED:
                 self._say(
                     f"Stopping. Running responses have {self._plan.drain_timeout_s:g} s; Ctrl-C again stops at once."
@@ -107,18 +109,17 @@ class _Service:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)  # `uv run` may hand on a group's signal a second time
 
     async def _start_triton(self, stack: contextlib.AsyncExitStack) -> tuple[Child, dict[str, str]]:
-        """A Triton server, and its addresses by protocol. `stack` ends it and removes its regions."""
+        """A Triton server, and what to tell of it. `stack` ends it and removes its regions."""
         plan = self._plan
         repository = triton_server.find_models(plan.model_repository)
         shared_memory.check_room(triton_server.count_python_models(repository))
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qwen3-tts-")))
-        triton = triton_server.find(plan.tritonserver, scratch)
+        regions = stack.enter_context(shared_memory.Regions())
+        triton = triton_server.find(plan.tritonserver, stack.enter_context(_scratch(regions.prefix)))
         purposes = ("Triton's gRPC", "Triton's metrics", "Triton's HTTP")
         grpc, metrics, http = (
             stack.enter_context(ports.reserve(plan.triton_host, port, purpose))
             for port, purpose in zip(plan.triton_ports, purposes, strict=True)
         )
-        regions = stack.enter_context(shared_memory.Regions())
         command = triton.command(
             repository,
             host=plan.triton_host,
@@ -131,28 +132,29 @@ class _Service:
         log = TritonLog(self._say, verbose=plan.verbose)
         child = await Child.start("Triton", command, triton.environment(plan.environment), on_line=log.take)
         stack.push_async_callback(self._end, child, triton_server.EXIT_TIMEOUT_S + STOP_GRACE_S)
-        addresses = {
+        facts = {
             "triton_grpc": _url(grpc).removeprefix("http://"),
             "triton_metrics": f"{_url(metrics)}/metrics",
             "triton_http": _url(http),
+            "shared_memory": f"{shared_memory.DIRECTORY}/{regions.prefix}*",
         }
-        return child, addresses
+        return child, facts
 
     async def _start_proxy(
-        self, stack: contextlib.AsyncExitStack, listening: socket.socket, addresses: Mapping[str, str]
+        self, stack: contextlib.AsyncExitStack, listening: socket.socket, facts: Mapping[str, str]
     ) -> Child:
         """The proxy's process on `listening`, which is closed here. `stack` ends it."""
         plan = self._plan
-        triton_urls = plan.triton_urls or (addresses["triton_grpc"],)
+        triton_urls = plan.triton_urls or (facts["triton_grpc"],)
         environment = {**plan.environment, "QWEN3_TTS_TRITON_URL": ",".join(triton_urls)}
         descriptor = listening.fileno()
-        command = [sys.executable, "-m", "proxy.web", str(descriptor), str(plan.drain_timeout_s)]
+        command = [sys.executable, "-P", "-m", "proxy.web", str(descriptor), str(plan.drain_timeout_s)]
         child = await Child.start("The proxy", command, environment, pass_fds=[descriptor])
         listening.close()
         stack.push_async_callback(self._end, child, plan.drain_timeout_s + STOP_GRACE_S)
         return child
 
-    async def _watch(self, triton: Child | None, proxy: Child, url: str, addresses: Mapping[str, str]) -> Exit:
+    async def _watch(self, triton: Child | None, proxy: Child, url: str, facts: Mapping[str, str]) -> Exit:
         """Wait until a signal comes or a process ends. A Triton that died is what a restart would begin with."""
         stop = asyncio.create_task(self._stop.wait())
         ready = asyncio.create_task(self._until_ready(url, tell_reasons=triton is None))
@@ -169,7 +171,7 @@ class _Service:
                 if proxy.exited in done:
                     return self._died(proxy, Exit.PROXY_DIED)
                 ready.result()
-                self._announce(url, addresses, triton, proxy)
+                self._announce(url, facts, triton, proxy)
         finally:
             stop.cancel()
             ready.cancel()
@@ -189,11 +191,11 @@ class _Service:
                         told = reason
                 await asyncio.sleep(PROBE_INTERVAL_S)
 
-    def _announce(self, url: str, addresses: Mapping[str, str], triton: Child | None, proxy: Child) -> None:
+    def _announce(self, url: str, facts: Mapping[str, str], triton: Child | None, proxy: Child) -> None:
         self._ready = True
         body = json.dumps({"model": "tts-1", "input": "Hello!", "response_format": "wav"})
-        for name, address in addresses.items():
-            self._say(f"{name.replace('_', ' ').capitalize()}: {address}")
+        for name, fact in facts.items():
+            self._say(f"{name.replace('_', ' ').capitalize()}: {fact}")
         key = (
             " -H 'Authorization: Bearer '$QWEN3_TTS_API_KEY" if self._plan.environment.get("QWEN3_TTS_API_KEY") else ""
         )
@@ -204,7 +206,7 @@ class _Service:
         if self._plan.announce:
             pids = {"serve": os.getpid(), "proxy": proxy.pid} | ({"triton": triton.pid} if triton else {})
             partial = self._plan.announce.with_name(f"{self._plan.announce.name}.partial")
-            partial.write_text(json.dumps({"url": url, **addresses, "pids": pids}), encoding="utf-8")
+            partial.write_text(json.dumps({"url": url, **facts, "pids": pids}), encoding="utf-8")
             partial.replace(self._plan.announce)  # whoever waits for the file finds all of it
 
     def _died(self, child: Child, code: Exit) -> Exit:
@@ -227,6 +229,20 @@ class _Service:
             await child.kill()
         if not await ending and self._ready:
             self._say(f"{child.name} was killed: it didn't stop in time.")
+
+
+@contextlib.contextmanager
+def _scratch(prefix: str) -> Iterator[Path]:
+    """A temporary folder of that prefix; those of servers that were killed are removed first."""
+    parent = Path(tempfile.gettempdir())
+    for abandoned in shared_memory.remove_abandoned():
+        shutil.rmtree(parent / f"{abandoned}scratch", ignore_errors=True)  # it had none if it never came so far
+    folder = parent / f"{prefix}scratch"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def _url(bound: socket.socket) -> str:

@@ -32,7 +32,6 @@ class Regions:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        remove_abandoned(self._directory)
         self._lock = os.open(self._directory / f"{self.prefix}lock", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self
@@ -40,10 +39,6 @@ class Regions:
     def __exit__(self, *_: object) -> None:
         _remove(self._directory, self.prefix)
         os.close(self._lock)
-
-    def remove(self) -> None:
-        """Remove what a server that has ended left, but keep the prefix for its successor."""
-        _remove(self._directory, self.prefix, keep=f"{self.prefix}lock")
 
 
 def remove_abandoned(directory: Path = DIRECTORY) -> list[str]:
@@ -59,10 +54,9 @@ def remove_abandoned(directory: Path = DIRECTORY) -> list[str]:
     return found
 
 
-def _remove(directory: Path, prefix: str, keep: str = "") -> None:
+def _remove(directory: Path, prefix: str) -> None:
     for path in directory.glob(f"{prefix}*"):
-        if path.name != keep:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def check_room(models: int, directory: Path = DIRECTORY) -> None:

@@ -1,0 +1,173 @@
+"""Laws of `serve`: what it starts it stops, and it says what went wrong. Real processes, models without a network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.serving import STAND_IN, STOP_LIMIT_S, Serving, serving, starting, wait_for
+
+MODELS = ("--model-repository", str(STAND_IN))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path, *MODELS) as started:
+        yield started
+
+
+def test_it_announces_addresses_that_answer_and_prints_a_curl_line(server: Serving) -> None:
+    assert httpx.get(f"{server.url}/ready").json()["ready"] is True
+    assert httpx.get(f"{server.facts['triton_http']}/v2/health/ready").status_code == 200
+    assert "nv_inference_count" in httpx.get(server.facts["triton_metrics"]).text
+    assert f"curl {server.url}/v1/audio/speech" in server.output
+    assert "# sha256: " in server.output
+    assert len(server.stubs()) == 2
+    assert len(server.regions()) == 3  # two models and the lock
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_of_it_with_code_0(server: Serving, with_signal: signal.Signals) -> None:
+    assert server.stop(with_signal) == 0
+    assert server.left_processes() == []
+    assert server.regions() == []
+
+
+def test_when_triton_is_killed_the_proxy_stops_and_the_code_is_3(server: Serving) -> None:
+    kill(server.pid("triton"))
+    assert server.wait() == 3
+    assert "Triton was killed by SIGKILL." in server.output
+    assert server.left_processes() == []
+    assert server.regions() == []
+
+
+def test_when_the_proxy_is_killed_triton_stops_and_the_code_is_4(server: Serving) -> None:
+    kill(server.pid("proxy"))
+    assert server.wait() == 4
+    assert "The proxy was killed by SIGKILL." in server.output
+    assert server.left_processes() == []
+    assert server.regions() == []
+
+
+def test_a_killed_stub_leaves_no_region_after_the_stop(server: Serving) -> None:
+    server.stub("codec").kill()
+    assert server.stop() == 0
+    assert server.left_processes() == []
+    assert server.regions() == []
+
+
+def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
+    with starting(tmp_path, *MODELS) as killed:
+        killed.wait_ready()
+        killed.stub("talker").kill()  # a killed stub's region stays
+        kill(killed.process.pid)
+        killed.wait()
+        wait_for(lambda: not killed.left_processes(), STOP_LIMIT_S)
+        assert killed.regions()
+    with serving(tmp_path, *MODELS) as following:
+        assert following.regions()
+        assert killed.regions() == []
+
+
+def test_a_running_response_finishes_after_sigterm_while_the_server_is_no_longer_ready(server: Serving) -> None:
+    frames = 40
+    with speech(server, frames) as response:
+        received = response.iter_raw()
+        size = len(next(received))
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not is_ready(server), STOP_LIMIT_S)
+        size += sum(map(len, received))
+    assert size == frames * 1_920 * 2
+    assert server.wait() == 0
+
+
+def test_a_response_that_outlives_the_drain_timeout_is_cut_and_the_code_is_still_0(tmp_path: Path) -> None:
+    with serving(tmp_path, *MODELS, "--drain-timeout", "1") as server, speech(server, frames=5_000) as response:
+        received = response.iter_raw()
+        next(received)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(received)
+        assert server.wait() == 0
+
+
+def test_a_second_ctrl_c_stops_at_once(server: Serving) -> None:
+    with speech(server, frames=5_000) as response:
+        received = response.iter_raw()
+        next(received)
+        server.process.send_signal(signal.SIGINT)
+        wait_for(lambda: "Stopping." in server.output, STOP_LIMIT_S)
+        server.process.send_signal(signal.SIGINT)
+        with pytest.raises(httpx.TransportError):
+            list(received)
+        assert server.wait() == 0
+
+
+def test_two_servers_side_by_side_do_not_touch_each_other(server: Serving, tmp_path: Path) -> None:
+    with serving(tmp_path, *MODELS) as other:
+        assert set(server.regions()).isdisjoint(other.regions())
+    assert is_ready(server)
+    assert len(server.regions()) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--port", "{}", "the proxy"),
+        ("--triton-ports", "{},0,0", "Triton's gRPC"),
+        ("--triton-ports", "0,{},0", "Triton's metrics"),
+        ("--triton-ports", "0,0,{}", "Triton's HTTP"),
+    ],
+)
+def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path, option: str, value: str, named: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with starting(tmp_path, *MODELS, option, value.format(port)) as refused:
+            assert refused.wait() == 2
+        assert f"port {port} ({named})" in refused.output
+        assert "Starting Triton" not in refused.output
+        assert "Traceback" not in refused.output
+
+
+def test_a_model_that_fails_to_load_fails_the_start_with_code_1_and_its_reason(tmp_path: Path) -> None:
+    with starting(tmp_path, *MODELS, STAND_IN_FAILS="weights are missing") as failed:
+        assert failed.wait() == 1
+    assert "weights are missing" in failed.output
+    assert "Triton exited with code 1 while starting." in failed.output
+    assert failed.left_processes() == []
+
+
+def test_the_proxy_alone_serves_a_triton_elsewhere(server: Serving, tmp_path: Path) -> None:
+    with starting(tmp_path, "--triton-url", server.triton_grpc) as alone:
+        alone.wait_ready()
+        assert is_ready(alone)
+        assert "triton" not in alone.facts["pids"]
+        assert alone.stop() == 0
+    assert is_ready(server)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_ready(server: Serving) -> bool:
+    try:
+        return httpx.get(f"{server.url}/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextlib.contextmanager
+def speech(server: Serving, frames: int) -> Iterator[httpx.Response]:
+    """A streamed response of so many frames, 80 ms each."""
+    body = {"input": "Hello.", "response_format": "pcm", "max_new_tokens": frames}
+    with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=STOP_LIMIT_S) as response:
+        assert response.status_code == 200
+        yield response

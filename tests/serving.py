@@ -1,0 +1,138 @@
+"""Run the real `serve` for a test, and make sure that nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parent.parent
+CHECKPOINT = ROOT / "tests" / "data" / "checkpoint_custom_voice"
+STAND_IN = ROOT / "tests" / "stand_in"  # Triton models without a network: they start at once
+START_LIMIT_S = 180.0
+STOP_LIMIT_S = 60.0
+MARK = "QWEN3_TTS_TEST_MARK"
+
+
+@dataclasses.dataclass
+class Serving:
+    """One `serve`, from its start on; addresses and pids are known once it is ready."""
+
+    process: subprocess.Popen[bytes]
+    mark: str  # in the environment of every process that descends from it
+    announced: Path
+    printed: Path
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: self.announced.exists() or self.process.poll() is not None, START_LIMIT_S)
+        assert self.process.poll() is None, self.output
+        assert self.announced.exists(), self.output
+
+    @property
+    def output(self) -> str:
+        return self.printed.read_text(encoding="utf-8")
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return json.loads(self.announced.read_text(encoding="utf-8"))
+
+    @property
+    def url(self) -> str:
+        """Of the proxy."""
+        return self.facts["url"]
+
+    @property
+    def triton_grpc(self) -> str:
+        """HOST:PORT."""
+        return self.facts["triton_grpc"]
+
+    def pid(self, name: str) -> int:
+        """Of serve, triton or proxy."""
+        return json.loads(self.announced.read_text(encoding="utf-8"))["pids"][name]
+
+    def stubs(self) -> list[psutil.Process]:
+        """The processes of Triton's Python models."""
+        return [child for child in psutil.Process(self.pid("triton")).children() if "stub" in child.name()]
+
+    def stub(self, model: str) -> psutil.Process:
+        """The process of one model."""
+        (found,) = [stub for stub in self.stubs() if f"/{model}/" in " ".join(stub.cmdline())]
+        return found
+
+    def regions(self) -> list[str]:
+        """What it has in /dev/shm."""
+        return glob.glob(self.facts["shared_memory"])
+
+    def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit code."""
+        self.process.send_signal(with_signal)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(STOP_LIMIT_S)
+
+    def left_processes(self) -> list[str]:
+        """Processes that descend from it and still run."""
+        return [" ".join(process.cmdline()) for process in psutil.process_iter() if self._descends(process)]
+
+    def _descends(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # it ended while we looked, or isn't ours
+            return False
+
+
+def wait_for(condition: Callable[[], object], limit_s: float) -> None:
+    """Wait until `condition` holds; fails after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"still not true after {limit_s} s"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def starting(folder: Path, *options: str, **environment: str) -> Iterator[Serving]:
+    """`serve` with these options, on free ports unless they say otherwise; killed at the end if it still runs."""
+    mark = uuid.uuid4().hex
+    announced, printed = folder / f"{mark}.json", folder / f"{mark}.txt"
+    defaults = ["--port", "0", "--triton-ports", "auto", "--announce", str(announced)]
+    with printed.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "proxy", "serve", *defaults, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment, MARK: mark},
+        )
+    serving = Serving(process, mark, announced, printed)
+    try:
+        yield serving
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+            wait_for(lambda: not serving.left_processes(), STOP_LIMIT_S)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *options: str, **environment: str) -> Iterator[Serving]:
+    """A ready `serve`; at the end it is stopped in order, and must leave neither process nor shared memory."""
+    with starting(folder, *options, **environment) as server:
+        server.wait_ready()
+        yield server
+        if server.process.poll() is None:
+            assert server.stop() == 0, server.output
+        assert server.left_processes() == []
+        assert server.regions() == []
