@@ -124,7 +124,11 @@ class StreamOptions(BaseModel):
     @field_validator("voice", mode="before")
     @classmethod
     def _voice_may_be_an_object(cls, value: Any) -> Any:
-        return value.get("id") if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        if "id" not in value:
+            raise ValueError('must be a name or {"id": name}')
+        return value["id"]
 
     @field_validator("voice", "instructions", "language")
     @classmethod

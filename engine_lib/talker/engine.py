@@ -12,7 +12,6 @@ import secrets
 import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +20,7 @@ import torch
 
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import Profile
+from engine_lib.recent import RecentNames
 from engine_lib.talker.config import SamplingDefaults, TalkerConfig
 from engine_lib.talker.model import Talker
 from engine_lib.talker.runner import Runner
@@ -61,7 +61,7 @@ class Engine:
         self._scheduler = Scheduler(profile)
         self._model, self._speaks = model, speaks
         self._clock = clock
-        self._cancelled_early: OrderedDict[str, None] = OrderedDict()
+        self._cancelled_early = RecentNames(REMEMBERED_CANCELS)
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._closed = False
@@ -89,6 +89,16 @@ class Engine:
         log.info("talker on %s in %s, cache %.0f MiB", device, dtype, engine._runner.cache.bytes() / 2**20)
         return engine
 
+    @property
+    def active(self) -> int:
+        """Streams that hold a slot."""
+        return self._scheduler.active
+
+    @property
+    def waiting(self) -> int:
+        """Streams that wait for one."""
+        return self._scheduler.waiting
+
     def start(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> None:
         """Speak `text`. Chunks, or one error, arrive through `deliver` on the engine's thread.
 
@@ -104,9 +114,7 @@ class Engine:
             if stream := self._scheduler.find(stream_id):
                 self._finish(stream, FinishReason.CANCELLED)
             else:
-                self._cancelled_early[stream_id] = None
-                while len(self._cancelled_early) > REMEMBERED_CANCELS:
-                    self._cancelled_early.popitem(last=False)
+                self._cancelled_early.add(stream_id)
             done()
 
         self._post(action)
@@ -158,8 +166,7 @@ class Engine:
             self._deliver(stream, now)
 
     def _start(self, stream: Stream) -> None:
-        if stream.id in self._cancelled_early:
-            del self._cancelled_early[stream.id]
+        if self._cancelled_early.discard(stream.id):
             stream.end(FinishReason.CANCELLED)
             self._deliver(stream, self._clock())
         elif self._scheduler.find(stream.id):

@@ -1,0 +1,196 @@
+"""Between Triton's Python module and an engine: calls in, answers out. Knows neither talker nor codec.
+
+Triton's module exists only inside its stub process, so a model passes it in. Three threads meet here: Triton's own only
+reads tensors and enqueues; the intake thread hands calls to the model in order; the sender thread alone talks back,
+since a send may block and must never hold up the thread that drives the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_lib.errors import GenerationFailed, InvalidRequest, NotFound, NotReady, Overloaded, ServiceError
+
+log = logging.getLogger(__name__)
+
+Tensors = Mapping[str, NDArray[Any]]
+
+METRICS_PERIOD_S = 0.25
+# Triton's name for each kind of error; the nearest base decides.
+STATUS: dict[type[ServiceError], str] = {
+    InvalidRequest: "INVALID_ARG",
+    NotFound: "NOT_FOUND",
+    Overloaded: "UNAVAILABLE",
+    NotReady: "UNAVAILABLE",
+    ServiceError: "INTERNAL",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of the engine's on Triton's /metrics. `read` is called often and must be quick."""
+
+    name: str
+    description: str
+    read: Callable[[], float]
+    counter: bool = False
+
+
+class Call:
+    """One request: its input tensors, and the ways to answer it. Answers may come from any thread."""
+
+    def __init__(self, port: Port, inputs: dict[str, NDArray[Any]], sender: Any) -> None:
+        self._port = port
+        self._inputs = inputs
+        self._sender = sender
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A tensor. Raises InvalidRequest when it's missing."""
+        if name not in self._inputs:
+            raise InvalidRequest(f"The input {name} is missing.", param=name)
+        return self._inputs[name]
+
+    def text(self, name: str, default: str = "") -> str:
+        """A BYTES tensor of one element as text. Raises InvalidRequest when it isn't UTF-8 or has another size."""
+        if name not in self._inputs:
+            return default
+        try:
+            return bytes(self._one(name)).decode("utf-8")
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"The input {name} isn't UTF-8.", param=name, code="invalid_text") from None
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """An integer or boolean tensor of one element."""
+        return int(self._one(name)) if name in self._inputs else default
+
+    def cancelled(self) -> bool:
+        """Whether the client of this request is gone."""
+        return bool(self._sender.is_cancelled())
+
+    def answer(self, tensors: Tensors, *, final: bool = True) -> None:
+        """Send one response; `final` ends the request."""
+        self._port.send(self._sender, tensors, final)
+
+    def refuse(self, error: ServiceError) -> None:
+        """Answer with an error, which ends the request."""
+        self._port.send(self._sender, error, True)
+
+    def _one(self, name: str) -> Any:
+        values = self._inputs[name].ravel()
+        if len(values) != 1:
+            raise InvalidRequest(f"The input {name} must have one element, not {len(values)}.", param=name)
+        return values[0]
+
+
+class Port:
+    """A model's connection to Triton. Close it after the engine, so that every last answer gets out."""
+
+    def __init__(self, pb_utils: Any, handle: Callable[[Call], None], metrics: list[Metric]) -> None:
+        """`handle` gets each call on the intake thread; a ServiceError that it raises becomes the call's answer."""
+        self._pb = pb_utils
+        self._handle = handle
+        self._metrics = [(metric, self._triton_metric(metric)) for metric in metrics]
+        self._told: dict[str, float] = {}
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, Tensors | ServiceError, bool] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._take_in, name="intake", daemon=True),
+            threading.Thread(target=self._send_out, name="sender", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def accept(self, requests: list[Any]) -> None:
+        """Enqueue Triton's requests. Their tensors are copied: the originals end with `execute`."""
+        for request in requests:
+            inputs = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
+            self._calls.put(Call(self, inputs, request.get_response_sender()))
+
+    def send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
+        """Queue a response for the sender thread."""
+        self._answers.put((sender, content, final))
+
+    def stop_intake(self) -> None:
+        """Take no more calls; returns when those taken were handled."""
+        self._calls.put(None)
+        self._threads[0].join()
+
+    def close(self) -> None:
+        """Send what is queued, then stop."""
+        self._answers.put(None)
+        self._threads[1].join()
+
+    def _take_in(self) -> None:
+        while call := self._calls.get():
+            try:
+                self._handle(call)
+            except ServiceError as error:
+                call.refuse(error)
+            # The intake must outlive any one call.
+            except Exception:
+                log.exception("a call failed")
+                call.refuse(GenerationFailed("The speech engine failed on this request."))
+
+    def _send_out(self) -> None:
+        due = 0.0
+        while True:
+            try:
+                answer = self._answers.get(timeout=METRICS_PERIOD_S)
+            except queue.Empty:
+                pass  # nothing to send, but time to look at the metrics
+            else:
+                if answer is None:
+                    return
+                self._send(*answer)
+            if time.monotonic() >= due:
+                self._refresh_metrics()
+                due = time.monotonic() + METRICS_PERIOD_S
+
+    def _send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
+        if isinstance(content, ServiceError):
+            status = next(STATUS[kind] for kind in type(content).__mro__ if kind in STATUS)
+            failure = self._pb.TritonError(content.to_wire(), getattr(self._pb.TritonError, status))
+            response = self._pb.InferenceResponse(error=failure)
+        else:
+            response = self._pb.InferenceResponse([self._pb.Tensor(name, array) for name, array in content.items()])
+        try:
+            sender.send(response, flags=self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+        # A client that went away, or a server that stops: this answer is lost, the next one isn't.
+        except self._pb.TritonModelException as error:
+            log.warning("a response could not be sent: %s", error)
+
+    def _triton_metric(self, metric: Metric) -> Any:
+        kind = self._pb.MetricFamily.COUNTER if metric.counter else self._pb.MetricFamily.GAUGE
+        family = self._pb.MetricFamily(name=metric.name, description=metric.description, kind=kind)
+        return family, family.Metric(labels={})  # the metric dies with its family
+
+    def _refresh_metrics(self) -> None:
+        for metric, (_, triton) in self._metrics:
+            value = metric.read()
+            if metric.counter:
+                triton.increment(value - self._told.get(metric.name, 0))
+                self._told[metric.name] = value
+            else:
+                triton.set(value)
+
+
+def text_tensor(text: str) -> NDArray[np.object_]:
+    """A BYTES tensor of one element."""
+    return np.array([text.encode("utf-8")], dtype=np.object_)
+
+
+def log_to_stderr() -> None:
+    """Send this process's log to the server's standard error, one line each."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )

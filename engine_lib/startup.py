@@ -1,0 +1,55 @@
+"""What both Triton models do first: choose the device, find the checkpoint, size the thread pool."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine_lib import noise
+from engine_lib.checkpoint import locate
+from engine_lib.errors import ConfigurationError
+from engine_lib.profile import EngineSettings
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checkpoint on this disk and the device to run it on."""
+
+    directory: Path
+    device: torch.device
+    model: str  # as asked for
+    speaks: bool  # False: random weights
+
+
+def prepare(settings: EngineSettings) -> Prepared:
+    """Resolve the settings on this machine. Raises ConfigurationError naming what can't be had."""
+    device = choose_device(settings.device)
+    if device.type == "cpu":
+        # Talker and codec are two processes that share the cores; more threads than cores only fight.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // 2))
+    model = settings.model or noise.NAME
+    if model == noise.NAME:
+        return Prepared(noise.checkpoint(), device, model, speaks=False)
+    directory = locate(model, cache_dir=settings.cache_dir, local_files_only=settings.local_files_only)
+    return Prepared(directory, device, model, speaks=True)
+
+
+def choose_device(wanted: str) -> torch.device:
+    """`auto` is the first CUDA device where there is one. Raises ConfigurationError for one that isn't there."""
+    if wanted == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigurationError(f"QWEN3_TTS_DEVICE must be auto, cpu, cuda or cuda:N, not {wanted!r}.", param="device")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise ConfigurationError(
+            f"QWEN3_TTS_DEVICE is {wanted}, but this machine has {found} CUDA devices.", param="device"
+        )
+    return device

@@ -1,0 +1,98 @@
+"""Triton model `codec`: chunks of codes in, audio out. Thin over engine_lib.codec.Engine; see engine_lib/wire.py."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from engine_lib import wire
+from engine_lib.adapter import Call, Metric, Port, log_to_stderr, text_tensor
+from engine_lib.codec.engine import CodecJob, Engine, PcmChunk
+from engine_lib.errors import ConfigurationError, ServiceError
+from engine_lib.profile import EngineSettings
+from engine_lib.recent import RecentNames
+from engine_lib.startup import prepare
+
+log = logging.getLogger("codec")
+
+
+class TritonPythonModel:
+    """Decodes the chunks of every stream, and tells the talker when a client has gone."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the codec of the checkpoint that QWEN3_TTS_* names."""
+        log_to_stderr()
+        try:
+            settings = EngineSettings.from_environment()
+            ready = prepare(settings)
+            self._engine = Engine.from_checkpoint(ready.directory, settings.profile, ready.device)
+        except ConfigurationError as error:
+            raise pb_utils.TritonModelException(error.message) from error
+        self._cancelled = RecentNames(4096)
+        self._messenger = ThreadPoolExecutor(1, thread_name_prefix="tell-talker")
+        metrics = [
+            Metric("qwen3_tts_codec_active_streams", "Streams that hold a codec slot", lambda: self._engine.active)
+        ]
+        self._port = Port(pb_utils, self._handle, metrics)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Only enqueue: answers come as they come."""
+        self._port.accept(requests)
+
+    def finalize(self) -> None:
+        """Fail what is still to be decoded and stop."""
+        self._port.stop_intake()
+        self._engine.close()
+        self._messenger.shutdown(cancel_futures=True)
+        self._port.close()
+
+    def _handle(self, call: Call) -> None:
+        stream_id = call.text(wire.STREAM_ID)
+        # A client's going reaches Triton here alone: the talker's request runs on (tried, see docs/request.md).
+        if stream_id and call.cancelled() and self._cancelled.add(stream_id):
+            self._engine.cancel(stream_id)
+            self._messenger.submit(_tell_talker, stream_id)
+        self._engine.submit(
+            CodecJob(
+                stream_id=stream_id,
+                index=call.whole(wire.INDEX),
+                codes=call.array(wire.CODES),
+                last=bool(call.whole(wire.LAST)),
+                finish_reason=call.text(wire.FINISH_REASON),
+                usage=call.array(wire.USAGE),
+                reply=lambda event: _reply(call, event),
+            )
+        )
+
+
+def _reply(call: Call, event: PcmChunk | ServiceError) -> None:
+    if isinstance(event, ServiceError):
+        call.refuse(event)
+        return
+    call.answer(
+        {
+            wire.PCM: event.pcm,
+            wire.INDEX: np.array([event.index], np.int32),
+            wire.LAST: np.array([event.last]),
+            wire.FINISH_REASON: text_tensor(event.finish_reason),
+            wire.USAGE: event.usage,
+        }
+    )
+
+
+def _tell_talker(stream_id: str) -> None:
+    request = pb_utils.InferenceRequest(
+        model_name=wire.TALKER,
+        requested_output_names=[wire.LAST],
+        inputs=[
+            pb_utils.Tensor(wire.ACTION, text_tensor(wire.Action.CANCEL)),
+            pb_utils.Tensor(wire.STREAM_ID, text_tensor(stream_id)),
+        ],
+    )
+    for response in request.exec(decoupled=True):
+        if response.has_error():
+            log.error("the talker did not take the cancel of stream %s: %s", stream_id, response.error().message())

@@ -1,0 +1,88 @@
+"""Triton model `talker`: text in, chunks of codes out. Thin over engine_lib.talker.Engine; see engine_lib/wire.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from engine_lib import wire
+from engine_lib.adapter import Call, Metric, Port, log_to_stderr, text_tensor
+from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
+from engine_lib.profile import EngineSettings
+from engine_lib.startup import prepare
+from engine_lib.talker.engine import Engine
+from engine_lib.talker.stream import Chunk
+
+
+class TritonPythonModel:
+    """Starts streams and acts on them."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the checkpoint that QWEN3_TTS_* names."""
+        log_to_stderr()
+        try:
+            settings = EngineSettings.from_environment()
+            ready = prepare(settings)
+            self._engine = Engine.from_checkpoint(
+                ready.directory, settings.profile, ready.device, model=ready.model, speaks=ready.speaks
+            )
+        except ConfigurationError as error:
+            raise pb_utils.TritonModelException(error.message) from error
+        metrics = [
+            Metric("qwen3_tts_active_streams", "Streams that hold a talker slot", lambda: self._engine.active),
+            Metric("qwen3_tts_waiting_streams", "Streams that wait for a talker slot", lambda: self._engine.waiting),
+        ]
+        self._port = Port(pb_utils, self._handle, metrics)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Only enqueue: answers come as they come."""
+        self._port.accept(requests)
+
+    def finalize(self) -> None:
+        """Fail what still speaks and stop."""
+        self._port.stop_intake()
+        self._engine.close()
+        self._port.close()
+
+    def _handle(self, call: Call) -> None:
+        name = call.text(wire.ACTION, wire.Action.START)
+        stream_id = call.text(wire.STREAM_ID)
+        match name:
+            case wire.Action.START:
+                options = wire.parse_options(call.text(wire.OPTIONS))
+                self._engine.start(call.text(wire.TEXT), options, stream_id, lambda event: _deliver(call, event))
+            case wire.Action.CANCEL:
+                self._engine.cancel(stream_id, lambda: call.answer(_acknowledgement(stream_id)))
+            case wire.Action.DESCRIBE:
+                self._engine.describe(
+                    lambda description: call.answer(
+                        _acknowledgement(stream_id) | {wire.DESCRIPTION: text_tensor(description.model_dump_json())}
+                    )
+                )
+            case _:
+                raise InvalidRequest(f"Unknown ACTION {name!r}.", param=wire.ACTION)
+
+
+def _deliver(call: Call, event: Chunk | ServiceError) -> None:
+    if isinstance(event, ServiceError):
+        call.refuse(event)
+    else:
+        call.answer(_tensors(event), final=event.last)
+
+
+def _tensors(chunk: Chunk) -> dict[str, Any]:
+    return {
+        wire.CODES: chunk.codes,
+        wire.STREAM_ID: text_tensor(chunk.stream_id),
+        wire.INDEX: np.array([chunk.index], np.int32),
+        wire.LAST: np.array([chunk.last]),
+        wire.FINISH_REASON: text_tensor(chunk.finish_reason or ""),
+        wire.USAGE: np.array([chunk.text_tokens, chunk.frames], np.int32),
+    }
+
+
+def _acknowledgement(stream_id: str) -> dict[str, Any]:
+    """A real response, since a bare end of request may not arrive."""
+    return _tensors(Chunk(stream_id, np.empty((0, wire.CODEBOOKS), np.int32), 0, wire.FinishReason.STOP, 0, 0))
