@@ -1,0 +1,220 @@
+"""Keep each stream's chunks in order, give streams slots, and choose which chunks are decoded together next.
+
+Knows indices, slots and deadlines; knows nothing of tensors, decoding or threads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine_lib.codec.jobs import CodecJob, PcmChunk
+from engine_lib.errors import GenerationFailed, ServiceError
+from engine_lib.wire import FinishReason
+
+Answer = Callable[[CodecJob, PcmChunk | ServiceError], None]
+
+MAX_ENDED = 4096  # streams remembered that ended before their last chunk
+
+
+@dataclass
+class _Stream:
+    """One utterance's chunks that are here, and what comes next."""
+
+    id: str
+    touched: float  # when a chunk last came or was answered
+    next_index: int = 0
+    chunks: dict[int, tuple[int, CodecJob]] = field(default_factory=dict)  # index -> order of arrival, chunk
+    slot: int | None = None
+    frames: int = 0  # decoded so far
+
+    def head(self) -> tuple[int, CodecJob] | None:
+        """The chunk that may be decoded now."""
+        return self.chunks.get(self.next_index)
+
+
+@dataclass
+class _Ended:
+    """How chunks that come after a stream's early end are answered: None is without samples, as for a cancelled one."""
+
+    reason: str | None
+    next_index: int
+    until: float  # when it's forgotten
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One row of the next batch. fresh: its slot must be reset first."""
+
+    job: CodecJob
+    slot: int
+    fresh: bool
+
+
+class Backlog:
+    """All streams that have a chunk here or a slot. `answer` gets each chunk that is answered without decoding.
+
+    A stream ends by its last chunk, by cancel, by failure, or `idle_timeout_s` after it had nothing to decode. Ids may
+    be used again: after an early end, from the second chunk with index 0, or once the early end is forgotten, which
+    takes `idle_timeout_s`.
+    """
+
+    def __init__(self, slots: int, idle_timeout_s: float, answer: Answer) -> None:
+        self._free = list(range(slots - 1, -1, -1))
+        self._idle_timeout_s = idle_timeout_s
+        self._answer = answer
+        self._streams: dict[str, _Stream] = {}
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._arrivals = 0
+        self.active = 0  # slots held
+
+    def add(self, job: CodecJob, now: float) -> None:
+        """Take in a chunk, or answer it at once: a heartbeat, a repeated index, a chunk of a stream that has ended."""
+        if not job.stream_id and not len(job.codes):
+            self._answer(job, job.silence())
+            return
+        if self._has_ended(job, now):
+            return
+        stream = self._streams.setdefault(job.stream_id, _Stream(job.stream_id, now))
+        if job.index < stream.next_index or job.index in stream.chunks:
+            self._answer(job, GenerationFailed(f"Chunk {job.index} of this stream came twice."))
+            return
+        self._arrivals += 1
+        stream.chunks[job.index] = self._arrivals, job
+        stream.touched = now
+        self._advance(stream, now)
+
+    def cancel(self, stream_id: str, now: float) -> None:
+        """End a stream: its chunks here, and those that still come, are answered without samples."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._end(stream, None, now)
+        elif stream_id not in self._ended:  # its first chunk may be on its way
+            self._remember(stream_id, None, 0, now)
+
+    def expire(self, now: float) -> list[str]:
+        """End the streams that had nothing to decode for too long; their ids."""
+        idle = [
+            stream
+            for stream in self._streams.values()
+            if stream.head() is None and now - stream.touched >= self._idle_timeout_s
+        ]
+        for stream in idle:
+            self._end(stream, "This stream's next chunk didn't come in time.", now)
+        return [stream.id for stream in idle]
+
+    def deadline(self) -> float | None:
+        """When the next stream would expire; None while none can."""
+        waiting = (stream.touched for stream in self._streams.values() if stream.head() is None)
+        earliest = min(waiting, default=None)
+        return None if earliest is None else earliest + self._idle_timeout_s
+
+    def next_batch(self, most: int) -> list[Turn]:
+        """At most `most` chunks of different streams and of like size, first chunks of streams before others.
+
+        Each must be followed by `finish` or `fail`.
+        """
+        ready = sorted(
+            (job.index != 0, arrival, stream.id)
+            for stream in self._streams.values()
+            if (head := stream.head()) is not None
+            for arrival, job in (head,)
+        )
+        turns: list[Turn] = []
+        for _, _, stream_id in ready:
+            stream = self._streams[stream_id]
+            job = stream.chunks[stream.next_index][1]
+            if turns and _size(job) != _size(turns[0].job):
+                continue
+            fresh = stream.slot is None
+            if stream.slot is None:
+                if not self._free:
+                    continue
+                stream.slot = self._free.pop()
+                self.active += 1
+            turns.append(Turn(job, stream.slot, fresh))
+            if len(turns) == most:
+                break
+        return turns
+
+    def frames_before(self, turn: Turn) -> int:
+        """Frames of the turn's stream that were decoded before."""
+        return self._streams[turn.job.stream_id].frames
+
+    def finish(self, turn: Turn, chunk: PcmChunk, now: float) -> None:
+        """Answer a decoded chunk and make its stream's next one ready."""
+        stream = self._streams[turn.job.stream_id]
+        stream.frames += len(turn.job.codes)
+        self._conclude(stream, turn.job, chunk, now)
+        self._advance(stream, now)
+
+    def fail(self, turn: Turn, message: str, now: float) -> None:
+        """Answer a chunk and all others of its stream with GenerationFailed."""
+        self._end(self._streams[turn.job.stream_id], message, now)
+
+    def fail_all(self, error: ServiceError) -> None:
+        """Answer every chunk here with `error`."""
+        for stream in list(self._streams.values()):
+            self._release(stream)
+            for _, job in stream.chunks.values():
+                self._answer(job, error)
+
+    def _has_ended(self, job: CodecJob, now: float) -> bool:
+        """Whether the chunk belongs to a stream that ended early; it's answered then."""
+        ended = self._ended.get(job.stream_id)
+        if ended is None:
+            return False
+        if now >= ended.until or (job.index == 0 and ended.next_index > 0):
+            del self._ended[job.stream_id]
+            return False
+        ended.next_index = max(ended.next_index, job.index + 1)
+        self._answer(job, job.silence() if ended.reason is None else GenerationFailed(ended.reason))
+        return True
+
+    def _advance(self, stream: _Stream, now: float) -> None:
+        """Answer the chunks at the stream's head that need no decoding."""
+        while (head := stream.head()) is not None:
+            job = head[1]
+            if job.finish_reason == FinishReason.FAILED:
+                self._conclude(stream, job, GenerationFailed("The speech engine failed on this request."), now)
+            elif not len(job.codes):
+                self._conclude(stream, job, job.silence(), now)
+            else:
+                return
+
+    def _conclude(self, stream: _Stream, job: CodecJob, answer: PcmChunk | ServiceError, now: float) -> None:
+        """Answer the stream's head; after the last chunk the stream is gone."""
+        del stream.chunks[stream.next_index]
+        stream.next_index += 1
+        stream.touched = now
+        if job.last:
+            self._release(stream)
+        self._answer(job, answer)
+        if job.last:
+            for _, late in stream.chunks.values():
+                self._answer(late, GenerationFailed(f"Chunk {late.index} comes after its stream's last one."))
+            stream.chunks.clear()
+
+    def _end(self, stream: _Stream, reason: str | None, now: float) -> None:
+        """End a stream before its last chunk."""
+        self._release(stream)
+        self._remember(stream.id, reason, max(stream.chunks, default=stream.next_index - 1) + 1, now)
+        for _, job in sorted(stream.chunks.values(), key=lambda entry: entry[1].index):
+            self._answer(job, job.silence() if reason is None else GenerationFailed(reason))
+
+    def _release(self, stream: _Stream) -> None:
+        del self._streams[stream.id]
+        if stream.slot is not None:
+            self._free.append(stream.slot)
+            self.active -= 1
+
+    def _remember(self, stream_id: str, reason: str | None, next_index: int, now: float) -> None:
+        self._ended[stream_id] = _Ended(reason, next_index, now + self._idle_timeout_s)
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+
+def _size(job: CodecJob) -> int:
+    """Chunks of like size share a batch, so that padding at most doubles the work."""
+    return (len(job.codes) - 1).bit_length()
