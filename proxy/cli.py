@@ -12,6 +12,7 @@ from typing import NoReturn
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings, packaged_profiles
 from proxy import configuration, launch, speak
+from proxy.settings import Settings
 
 PROGRAM = "qwen3-tts-triton"
 TRITON_PORTS = (8001, 8002, 8003)  # gRPC, metrics, HTTP
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(command=_serve)
     serve.epilog = (
         "exit codes: 0 stopped as asked, 1 the start failed, 2 a wrong option, setting or port, 3 Triton died, "
-        "4 the proxy died\nEvery QWEN3_TTS_* variable has an option; the option wins."
+        "4 the proxy died\nVariables QWEN3_TTS_* (README) give the defaults; an option wins."
     )
     _add_engine_options(serve)
     _add_serve_options(serve)
@@ -95,7 +96,7 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, help="port of the proxy; 0 picks a free one (8000)")
     parser.add_argument("--api-key", metavar="KEY", help="ask clients for this key")
     parser.add_argument(
-        "--triton-url", nargs="+", action="extend", default=[], metavar="HOST:PORT",
+        "--triton-url", type=_address, nargs="+", action="extend", default=[], metavar="HOST:PORT",
         help="gRPC addresses of Triton servers that run elsewhere; none is started",
     )  # fmt: skip
     parser.add_argument("--tritonserver", metavar="PROGRAM", help="the server to start (PATH, then the wheel's)")
@@ -134,6 +135,14 @@ def _triton_ports(text: str) -> tuple[int, int, int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor three port numbers") from None
     return grpc, metrics, http
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not host or not colon or "/" in host:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
+    _port(port)
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -182,10 +191,13 @@ def _serve(options: argparse.Namespace) -> int:
         verbose=options.verbose,
         announce=options.announce,
     )
+    Settings.from_environment(environment)  # a wrong one is refused here, before a process starts
     if not plan.triton_urls:
         settings = EngineSettings.from_environment(environment)
         if settings.model == configuration.NOISE:
-            _say_line("No checkpoint was chosen and no GPU found: this server only makes noise. Choose one by --model.")
+            _say_line(
+                "The model is noise, random weights: this server only makes noise. Choose a checkpoint by --model."
+            )
         _say_line(configuration.describe(settings))
     return launch.run(plan, _say_line)
 

@@ -47,6 +47,8 @@ class Server:
             # Between two pieces of sound the server may wait for its turn; connecting is quick or fails.
             with httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(120, connect=10)) as client:
                 yield client
+        except httpx.RemoteProtocolError:
+            raise ClientError(f"{self.url} broke off in the middle of its answer.") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ClientError(f"No answer from {self.url}: {error or type(error).__name__}.") from None
 

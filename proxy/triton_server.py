@@ -89,7 +89,7 @@ def _from_wheel(site: Path, scratch: Path) -> Triton:
     backend.mkdir(parents=True)
     for source in [*(server / "backends" / "python").iterdir(), stub]:
         (backend / source.name).symlink_to(source)
-    libraries = [site / "nvidia_pytriton.libs", _libpython().parent]
+    libraries = [site / "nvidia_pytriton.libs", libpython().parent]
     return Triton(
         program=server / "bin" / "tritonserver",
         origin="the nvidia-pytriton wheel",
@@ -98,19 +98,23 @@ def _from_wheel(site: Path, scratch: Path) -> Triton:
     )
 
 
-def _libpython() -> Path:
+def libpython() -> Path:
     """The shared library of our Python, which the wheel's stub is linked with."""
     name = f"libpython{PYTHON}.so.1.0"
-    configured = Path(sysconfig.get_config_var("LIBDIR") or "")
-    architecture = sysconfig.get_config_var("MULTIARCH") or ""
-    folders = [configured, Path(sys.base_prefix) / "lib", configured / architecture, Path("/usr/lib") / architecture]
-    for folder in folders:
+    for folder in library_folders():
         if (folder / name).is_file():
             return folder / name
     raise ConfigurationError(
         f"{name} isn't installed, and Triton's Python backend needs it. "
         f"On Debian and Ubuntu: apt-get install libpython{PYTHON}"
     )
+
+
+def library_folders() -> list[Path]:
+    """Where the library of our Python may be. LIBDIR alone is wrong for a Python that was moved after its build."""
+    configured = Path(sysconfig.get_config_var("LIBDIR") or "")
+    architecture = sysconfig.get_config_var("MULTIARCH") or ""
+    return [configured, Path(sys.base_prefix) / "lib", configured / architecture, Path("/usr/lib") / architecture]
 
 
 def find_models(setting: str | None) -> Path:

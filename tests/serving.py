@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "data" / "checkpoint_custom_voice"
-STAND_IN = ROOT / "tests" / "stand_in"  # Triton models without a network: they start at once
+STAND_IN = ROOT / "tests" / "stand_in"  # Triton models without a network: they start at once and speak in real time
 START_LIMIT_S = 180.0
 STOP_LIMIT_S = 60.0
 MARK = "QWEN3_TTS_TEST_MARK"
@@ -100,6 +101,18 @@ def wait_for(condition: Callable[[], object], limit_s: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"still not true after {limit_s} s"
         time.sleep(0.02)
+
+
+def stand_in_models(folder: Path) -> Path:
+    """A model repository in `folder`: our config.pbtxt files over the models of tests/stand_in."""
+    repository = folder / "stand_in_models"
+    for config in (ROOT / "model_repository").glob("*/config.pbtxt"):
+        version = repository / config.parent.name / "1"
+        version.mkdir(parents=True)
+        shutil.copy(config, version.parent)
+        if (model := STAND_IN / f"{config.parent.name}.py").exists():  # the ensemble has none
+            shutil.copy(model, version / "model.py")
+    return repository
 
 
 @contextlib.contextmanager

@@ -12,14 +12,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving import STAND_IN, STOP_LIMIT_S, Serving, serving, starting, wait_for
+from tests.serving import STOP_LIMIT_S, Serving, serving, stand_in_models, starting, wait_for
 
-MODELS = ("--model-repository", str(STAND_IN))
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The option for models without a network."""
+    return "--model-repository", str(stand_in_models(tmp_path_factory.mktemp("models")))
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path, *MODELS) as started:
+def server(tmp_path: Path, models: tuple[str, str]) -> Iterator[Serving]:
+    with serving(tmp_path, *models) as started:
         yield started
 
 
@@ -63,15 +67,17 @@ def test_a_killed_stub_leaves_no_region_after_the_stop(server: Serving) -> None:
     assert server.regions() == []
 
 
-def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
-    with starting(tmp_path, *MODELS) as killed:
+def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what_it_left(
+    tmp_path: Path, models: tuple[str, str]
+) -> None:
+    with starting(tmp_path, *models) as killed:
         killed.wait_ready()
         killed.stub("talker").kill()  # a killed stub's region stays
         kill(killed.process.pid)
         killed.wait()
         wait_for(lambda: not killed.left_processes(), STOP_LIMIT_S)
         assert killed.regions()
-    with serving(tmp_path, *MODELS) as following:
+    with serving(tmp_path, *models) as following:
         assert following.regions()
         assert killed.regions() == []
 
@@ -88,8 +94,10 @@ def test_a_running_response_finishes_after_sigterm_while_the_server_is_no_longer
     assert server.wait() == 0
 
 
-def test_a_response_that_outlives_the_drain_timeout_is_cut_and_the_code_is_still_0(tmp_path: Path) -> None:
-    with serving(tmp_path, *MODELS, "--drain-timeout", "1") as server, speech(server, frames=5_000) as response:
+def test_a_response_that_outlives_the_drain_timeout_is_cut_and_the_code_is_still_0(
+    tmp_path: Path, models: tuple[str, str]
+) -> None:
+    with serving(tmp_path, *models, "--drain-timeout", "1") as server, speech(server, frames=5_000) as response:
         received = response.iter_raw()
         next(received)
         server.process.send_signal(signal.SIGTERM)
@@ -110,8 +118,10 @@ def test_a_second_ctrl_c_stops_at_once(server: Serving) -> None:
         assert server.wait() == 0
 
 
-def test_two_servers_side_by_side_do_not_touch_each_other(server: Serving, tmp_path: Path) -> None:
-    with serving(tmp_path, *MODELS) as other:
+def test_two_servers_side_by_side_do_not_touch_each_other(
+    server: Serving, tmp_path: Path, models: tuple[str, str]
+) -> None:
+    with serving(tmp_path, *models) as other:
         assert set(server.regions()).isdisjoint(other.regions())
     assert is_ready(server)
     assert len(server.regions()) == 3
@@ -126,18 +136,22 @@ def test_two_servers_side_by_side_do_not_touch_each_other(server: Serving, tmp_p
         ("--triton-ports", "0,0,{}", "Triton's HTTP"),
     ],
 )
-def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path, option: str, value: str, named: str) -> None:
+def test_a_taken_port_is_named_before_anything_starts(
+    tmp_path: Path, option: str, value: str, named: str, models: tuple[str, str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with starting(tmp_path, *MODELS, option, value.format(port)) as refused:
+        with starting(tmp_path, *models, option, value.format(port)) as refused:
             assert refused.wait() == 2
         assert f"port {port} ({named})" in refused.output
         assert "Starting Triton" not in refused.output
         assert "Traceback" not in refused.output
 
 
-def test_a_model_that_fails_to_load_fails_the_start_with_code_1_and_its_reason(tmp_path: Path) -> None:
-    with starting(tmp_path, *MODELS, STAND_IN_FAILS="weights are missing") as failed:
+def test_a_model_that_fails_to_load_fails_the_start_with_code_1_and_its_reason(
+    tmp_path: Path, models: tuple[str, str]
+) -> None:
+    with starting(tmp_path, *models, STAND_IN_FAILS="weights are missing") as failed:
         assert failed.wait() == 1
     assert "weights are missing" in failed.output
     assert "Triton exited with code 1 while starting." in failed.output

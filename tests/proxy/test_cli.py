@@ -1,0 +1,174 @@
+"""Laws of the command line: one line for an error, options over environment, and no torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_lib.profile import EngineSettings, load_profile
+from proxy import configuration
+from proxy.cli import main
+from tests.serving import Serving, serving, stand_in_models
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("serve")
+    with serving(folder, "--model-repository", str(stand_in_models(folder))) as started:
+        yield started
+
+
+def test_config_prints_a_file_that_resolves_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--profile", "throughput", "--model", "some/model"]) == 0
+    first = capsys.readouterr().out
+    written = tmp_path / "engine.yaml"
+    written.write_text(first, encoding="utf-8")
+    assert main(["config", "--engine-config", str(written), "--model", "some/model"]) == 0
+    assert capsys.readouterr().out == first
+    assert f"# sha256: {load_profile('throughput').digest()}" in first
+    assert "# model: some/model" in first
+
+
+def test_an_option_beats_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: ttfa\nmax_active: 3\n", encoding="utf-8")
+    monkeypatch.setenv("QWEN3_TTS_ENGINE_CONFIG", str(tmp_path / "mine.yaml"))
+    monkeypatch.setenv("QWEN3_TTS_MODEL", "from/environment")
+    assert main(["config"]) == 0
+    assert "max_active: 3\n" in (printed := capsys.readouterr().out)
+    assert "# model: from/environment" in printed
+    assert main(["config", "--profile", "balanced", "--model", "from/option"]) == 0
+    assert "max_active: 64\n" in (printed := capsys.readouterr().out)
+    assert "# model: from/option" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["serve", "--port", "70000"], "70000"),
+        (["serve", "--triton-ports", "8001,8002"], "--triton-ports"),
+        (["serve", "--drain-timeout", "nan"], "--drain-timeout"),
+        (["serve", "--profile", "fastest"], "fastest"),
+        (["serve", "--engine-config", "nowhere.yaml"], "nowhere.yaml"),
+        (["serve", "--profile", "ttfa", "--engine-config", "x.yaml"], "--engine-config"),
+        (["serve", "--tritonserver", "/nowhere/tritonserver", "--port", "0"], "/nowhere/tritonserver"),
+        (["serve", "--model-repository", "/nowhere/models", "--port", "0"], "/nowhere/models"),
+        (["serve", "--host", "not an address", "--port", "0"], "not an address"),
+        (["serve", "--triton-url", "http://127.0.0.1:8001"], "http://127.0.0.1:8001"),
+        (["serve", "--api-key", "ключ"], "api_key"),
+        (["serve", "--unknown"], "--unknown"),
+        (["config", "--device"], "--device"),
+        (["speak"], "speak"),
+        ([], "COMMAND"),
+        (["say", "Hello.", "-o", "speech.txt"], "speech.txt"),
+        (["say", "Hello.", "-o", "speech.mp3", "--play"], "--play"),
+    ],
+)
+def test_a_wrong_option_is_named_in_one_line_with_code_2(arguments: list[str], named: str) -> None:
+    finished = command(*arguments)
+    assert finished.returncode == 2
+    assert named in finished.stderr
+    assert finished.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("QWEN3_TTS_PORT", "http"), ("QWEN3_TTS_LOCAL_FILES_ONLY", "maybe"), ("QWEN3_TTS_PROFILE", "fastest")],
+)
+def test_a_wrong_variable_is_named_in_one_line_with_code_2(variable: str, value: str) -> None:
+    finished = command("serve", **{variable: value})
+    assert finished.returncode == 2
+    assert value in finished.stderr
+    assert finished.stderr.count("\n") == 1
+
+
+def test_the_command_line_and_the_proxy_import_no_torch() -> None:
+    program = "import sys, proxy.cli, proxy.web; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_a_gpu_the_default_is_noise_and_with_one_the_real_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-0)'\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert configuration.default_model("auto") == configuration.DEFAULT_MODEL
+    assert configuration.default_model("cuda:1") == configuration.DEFAULT_MODEL
+    assert configuration.default_model("cpu") == configuration.NOISE
+
+
+def test_a_chosen_model_is_never_replaced() -> None:
+    chosen = configuration.environment({"QWEN3_TTS_MODEL": "some/model"}, {"QWEN3_TTS_DEVICE": "cpu"})
+    assert EngineSettings.from_environment(chosen).model == "some/model"
+
+
+def test_say_writes_a_wav_file_with_true_sizes_and_prints_its_measures(server: Serving, tmp_path: Path) -> None:
+    target = tmp_path / "hello.wav"
+    finished = command("say", "Hello.", "-o", str(target), "--url", server.url)
+    assert finished.returncode == 0, finished.stderr
+    with wave.open(str(target)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
+        seconds = file.getnframes() / file.getframerate()
+        assert len(file.readframes(file.getnframes())) == file.getnframes() * 2
+    assert f"{target}: {seconds:.2f} s of speech, first sound after " in finished.stdout
+    assert seconds > 0
+
+
+def test_say_reads_a_text_from_standard_input_and_writes_raw_samples(server: Serving, tmp_path: Path) -> None:
+    target = tmp_path / "hello.pcm"
+    finished = command("say", "-", "-o", str(target), "--url", server.url, stdin="Hello from a pipe.")
+    assert finished.returncode == 0, finished.stderr
+    size = target.stat().st_size
+    assert size > 0
+    assert size % 2 == 0
+
+
+def test_say_plays_through_a_player(server: Serving, tmp_path: Path) -> None:
+    player, played = tmp_path / "ffplay", tmp_path / "played.pcm"
+    player.write_text(f"#!/bin/sh\ncat > '{played}'\n", encoding="utf-8")
+    player.chmod(0o755)
+    target = tmp_path / "hello.wav"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    finished = command("say", "Hello.", "--play", "-o", str(target), "--url", server.url, PATH=path)
+    assert finished.returncode == 0, finished.stderr
+    with wave.open(str(target)) as file:
+        assert file.readframes(file.getnframes()) == played.read_bytes()
+
+
+def test_say_repeats_the_servers_complaint_in_one_line(server: Serving, tmp_path: Path) -> None:
+    finished = command("say", "Hello.", "--voice", "nobody", "-o", str(tmp_path / "x.wav"), "--url", server.url)
+    assert finished.returncode == 1
+    assert "400" in finished.stderr
+    assert "voice" in finished.stderr
+    assert finished.stderr.count("\n") == 1
+    assert not (tmp_path / "x.wav").exists()
+
+
+def test_voices_lists_them(server: Serving) -> None:
+    finished = command("voices", "--url", server.url)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["ryan", "english"]
+
+
+@pytest.mark.parametrize("arguments", [["voices"], ["say", "Hello.", "-o", "never.wav"]])
+def test_without_a_server_one_line_says_so(arguments: list[str], tmp_path: Path) -> None:
+    finished = command(*arguments, "--url", "http://127.0.0.1:9")
+    assert finished.returncode == 1
+    assert "http://127.0.0.1:9" in finished.stderr
+    assert finished.stderr.count("\n") == 1
+
+
+def command(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "proxy", *arguments],
+        input=stdin, capture_output=True, text=True, timeout=120, env={**os.environ, **environment},
+    )  # fmt: skip
