@@ -1,0 +1,38 @@
+"""What the proxy counts, for Prometheus. The engine's own numbers are on Triton's /metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+FIRST_AUDIO_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
+
+
+class Metrics:
+    """The meters of one app, in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self._registry = registry
+        self.requests = Counter(
+            "qwen3_tts_proxy_requests", "HTTP requests answered", ["route", "status"], registry=registry
+        )
+        self.utterances = Counter(
+            "qwen3_tts_proxy_utterances",
+            "Utterances by how they ended: a finish reason, an error's code, or left",
+            ["outcome"],
+            registry=registry,
+        )
+        self.active_streams = Gauge(
+            "qwen3_tts_proxy_active_streams", "Utterances that are waiting, spoken or sent", registry=registry
+        )
+        self.first_audio = Histogram(
+            "qwen3_tts_proxy_first_audio_seconds",
+            "From a request's arrival to the first bytes of its sound",
+            buckets=FIRST_AUDIO_BUCKETS_S,
+            registry=registry,
+        )
+        self.audio = Counter("qwen3_tts_proxy_audio_seconds", "Sound sent", registry=registry)
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,53 @@
+"""Around every HTTP request: its id, its count, and what the client sees of a bug."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine_lib.errors import ServiceError
+from proxy.errors import answer
+from proxy.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class RequestMiddleware:
+    """Gives each HTTP request an id (`request.state.request_id`, x-request-id) and counts how it was answered."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status: int | None = None
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_marked)
+        except ClientDisconnect:
+            pass  # it left while it was sending its body; there is nobody to answer
+        except Exception:
+            if status is not None:
+                raise  # the server breaks the connection, which is all that is left to say
+            log.exception("request %s: a bug", request_id)
+            await answer(ServiceError("The server failed on this request."))(scope, receive, send_marked)
+        finally:
+            route = scope.get("route")
+            path = route.path if route else "unmatched"
+            self._metrics.requests.labels(path, "left" if status is None else str(status)).inc()

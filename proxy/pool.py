@@ -1,0 +1,133 @@
+"""Know which Triton servers can speak right now, by asking them all the time.
+
+Triton calls a model ready whose process is dead. So a server counts as ready once one real utterance has come through,
+and as long as both models' own loops answer a heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+from engine_lib import wire
+from engine_lib.errors import GenerationFailed, NotReady, ServiceError
+from proxy.settings import Settings
+from proxy.triton_client import Chunk, Limits, TritonClient
+
+log = logging.getLogger(__name__)
+
+TRIAL_TEXT = "Hello."
+TRIAL_OPTIONS = wire.StreamOptions(max_new_tokens=8, ignore_eos=True, seed=0)
+
+
+class Server:
+    """One Triton server: whether it can speak, what it serves, how many of our streams it has."""
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self.client = TritonClient(url, limits)
+        self.active = 0  # streams of this proxy
+        self.lost = False  # it answered once, and doesn't any more
+        self.reason = "Triton hasn't answered yet."  # why it isn't ready, for people
+        self._description: wire.Description | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether an utterance sent now has every chance to be spoken."""
+        return self._description is not None
+
+    @property
+    def description(self) -> wire.Description:
+        """What the engine says of itself, current while ready. Raises NotReady."""
+        if self._description is None:
+            raise NotReady(f"The service isn't ready. {self.reason}")
+        return self._description
+
+    @contextlib.asynccontextmanager
+    async def speech(
+        self, text: str, options: wire.StreamOptions, stream_id: str
+    ) -> AsyncIterator[AsyncIterator[Chunk]]:
+        """TritonClient.speech, counted."""
+        self.active += 1
+        try:
+            async with self.client.speech(text, options, stream_id) as chunks:
+                yield chunks
+        finally:
+            self.active -= 1
+
+    async def watch(self, interval_s: float) -> None:
+        """Keep `ready` true to what the server can do, until cancelled."""
+        while True:
+            try:
+                await self._check()
+            except ServiceError as error:
+                self._set_reason(error.message)
+            except Exception:  # whatever broke, a server that can't be watched isn't ready
+                log.exception("%s: the check failed", self.client.url)
+                self._set_reason("The check of the engine failed.")
+            await asyncio.sleep(interval_s)
+
+    async def _check(self) -> None:
+        description = await self.client.heartbeat()
+        self.lost = False
+        if not self.ready:
+            self.reason = "The first utterance is on its way."
+            await self._try()
+            log.info("%s is ready: %s on %s", self.client.url, description.model, description.device)
+        self._description = description
+
+    async def _try(self) -> None:
+        """Speak one real utterance to its end."""
+        samples = 0
+        async with self.speech(TRIAL_TEXT, TRIAL_OPTIONS, f"trial-{uuid.uuid4().hex}") as chunks:
+            async for chunk in chunks:
+                samples += len(chunk.pcm)
+        if samples == 0:
+            raise GenerationFailed("The first utterance had no sound.")
+
+    def _set_reason(self, reason: str) -> None:
+        if self.ready:
+            log.error("%s isn't ready any more: %s", self.client.url, reason)
+            self.lost = True
+        self.reason = reason
+        self._description = None
+
+
+class Pool:
+    """The servers behind this proxy."""
+
+    def __init__(self, settings: Settings) -> None:
+        limits = Limits(
+            first_chunk_s=settings.first_chunk_timeout_s,
+            chunk_s=settings.chunk_timeout_s,
+            heartbeat_s=settings.heartbeat_timeout_s,
+        )
+        self._interval_s = settings.heartbeat_interval_s
+        self._servers = [Server(url, limits) for url in settings.triton_urls]
+
+    def pick(self) -> Server:
+        """The ready server with the fewest of our streams. Raises NotReady with the reason."""
+        ready = [server for server in self._servers if server.ready]
+        if not ready:
+            raise NotReady(f"The service isn't ready. {self._servers[0].reason}")
+        return min(ready, key=lambda server: server.active)
+
+    @property
+    def alive(self) -> bool:
+        """False once every server answered and stopped answering."""
+        return not all(server.lost for server in self._servers)
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Watch the servers meanwhile, and close the connections at the end."""
+        watches = [asyncio.create_task(server.watch(self._interval_s)) for server in self._servers]
+        try:
+            yield
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.wait(watches)
+            for server in self._servers:
+                await server.client.close()

@@ -1,0 +1,135 @@
+"""Which path does what, in which order. Knows HTTP; leaves the work to the modules that it names."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from engine_lib.errors import NotFound, NotReady
+from engine_lib.wire import MAX_SEED, Description
+from proxy.errors import BodyTooLarge, UnsupportedBody
+from proxy.responses import SpeechResponse
+from proxy.schemas import SpeechRequest, parse_speech
+from proxy.service import Here, require_key
+
+OPENAI_MODELS = frozenset({"tts-1", "tts-1-hd", "gpt-4o-mini-tts"})  # names that clients have built in
+OWNER = "qwen3-tts-triton"
+STARTED = int(time.time())
+
+open_routes = APIRouter()  # for everyone
+routes = APIRouter(dependencies=[Depends(require_key)])
+
+
+@routes.post(
+    "/v1/audio/speech",
+    response_class=Response,
+    summary="Speak",
+    responses={
+        200: {"description": "Sound, or server-sent events.", "content": {"audio/*": {}, "text/event-stream": {}}}
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": SpeechRequest.model_json_schema()}},
+        }
+    },
+)
+async def speak(request: Request, service: Here) -> Response:
+    """Text in, speech out, while it is made."""
+    arrived = time.monotonic()
+    body = await read_json_body(request, service.settings.max_body_bytes)
+    speech = parse_speech(body, service.settings.max_input_chars)
+    server = service.pool.pick()
+    check_model(speech.model, server.description)
+    if speech.seed is None:
+        speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
+    return SpeechResponse(server, speech, request.state.request_id, service.metrics, arrived)
+
+
+@routes.get("/v1/models", summary="What is served")
+async def models(service: Here) -> dict[str, Any]:
+    """OpenAI's list, of one model."""
+    return {"object": "list", "data": [describe_model(service.pool.pick().description)]}
+
+
+@routes.get("/v1/models/{name:path}", summary="One model, with its voices")
+async def model(name: str, service: Here) -> dict[str, Any]:
+    """The served model, under any of its names."""
+    description = service.pool.pick().description
+    check_model(name, description)
+    return {**describe_model(description), "voices": description.speakers}
+
+
+@routes.get("/v1/audio/models", summary="What is served, as some clients ask for it")
+async def audio_models(service: Here) -> dict[str, Any]:
+    """The list of /v1/models, and again under `models`."""
+    entry = describe_model(service.pool.pick().description)
+    return {"object": "list", "data": [entry], "models": [{"id": entry["id"]}]}
+
+
+@open_routes.get("/v1/audio/voices", summary="Who can speak")
+async def voices(service: Here) -> dict[str, Any]:
+    """The speakers of the served model."""
+    return {"voices": service.pool.pick().description.speakers}
+
+
+@open_routes.get("/health", summary="Is it alive?")
+async def health(service: Here) -> JSONResponse:
+    """200 unless every Triton server is known dead."""
+    alive = service.pool.alive
+    return JSONResponse({"status": "ok" if alive else "engine lost"}, 200 if alive else 503)
+
+
+@open_routes.get("/ready", summary="Would a request be spoken?")
+async def ready(service: Here) -> JSONResponse:
+    """200 once a real utterance came through, while the engine's processes answer; else 503 with the reason."""
+    try:
+        service.pool.pick()
+    except NotReady as error:
+        return JSONResponse({"ready": False, "reason": error.message}, 503)
+    return JSONResponse({"ready": True})
+
+
+@open_routes.get("/metrics", summary="For Prometheus")
+async def metrics(service: Here) -> Response:
+    """The proxy's meters; the engine's are on Triton's own /metrics."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def read_json_body(request: Request, limit: int) -> bytes:
+    """The body, of `limit` bytes at most. Raises UnsupportedBody or BodyTooLarge."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise UnsupportedBody("The body must be JSON, with 'Content-Type: application/json'.")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise BodyTooLarge(f"The body is over the limit of {limit} bytes.")
+    return bytes(body)
+
+
+def check_model(name: str | None, served: Description) -> None:
+    """Raise NotFound unless `name` means the served model; None does."""
+    names = {served.model, last_part(served.model), *OPENAI_MODELS}
+    if name is not None and name not in names:
+        raise NotFound(
+            f"There is no such model here; '{last_part(served.model)}' is served.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def last_part(model: str) -> str:
+    """The last part of a model's id or path."""
+    return model.rstrip("/").rpartition("/")[2]
+
+
+def describe_model(description: Description) -> dict[str, Any]:
+    """A model as OpenAI's API lists it."""
+    return {"id": description.model, "object": "model", "created": STARTED, "owned_by": OWNER}

@@ -1,0 +1,58 @@
+"""What a request to speak may say, and the only check of it. Knows the fields; knows nothing of HTTP or Triton."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from engine_lib.errors import InvalidRequest
+from engine_lib.wire import SAMPLE_RATE, StreamOptions, check_text, invalid_field
+
+Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+
+
+class SpeechRequest(StreamOptions):
+    """The body of POST /v1/audio/speech: an utterance's text, its options for the engine, and how the sound comes."""
+
+    input: str = Field(description="What to say.")
+    model: str | None = Field(None, description="The served model's id, or one of OpenAI's names. Default: the served.")
+    response_format: Format = "mp3"
+    stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = Field(True, description="False: the whole body at once, with Content-Length.")
+    speed: float = Field(1.0, ge=0.25, le=4, description="The pitch stays.")
+    sample_rate: Literal[8000, 16000, 22050, 24000, 44100, 48000] = Field(
+        SAMPLE_RATE, description="Hz. Opus is always 48,000."
+    )
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _case_and_spaces_are_ignored(cls, value: Any) -> Any:
+        return value.strip().lower() if isinstance(value, str) else value
+
+    @field_validator("input")
+    @classmethod
+    def _speakable(cls, value: str) -> str:
+        return check_text(value)
+
+
+def parse_speech(body: bytes, max_input_chars: int) -> SpeechRequest:
+    """The request in a JSON body. Raises InvalidRequest naming the field at fault."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidRequest("The body isn't valid JSON.", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+    try:
+        request = SpeechRequest.model_validate(data)
+    except ValidationError as error:
+        raise invalid_field(error) from None
+    if len(request.input) > max_input_chars:
+        raise InvalidRequest(
+            f"'input' has {len(request.input)} characters; the limit is {max_input_chars}.",
+            param="input",
+            code="input_too_large",
+        )
+    return request

@@ -1,0 +1,93 @@
+"""What a deployment may choose about the proxy: one frozen object, read from the environment. Knows no engine setting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine_lib.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The proxy's settings. Times in seconds. The address to listen on is the launcher's, not the app's."""
+
+    triton_urls: tuple[str, ...] = ("127.0.0.1:8001",)  # HOST:PORT of each server's gRPC
+    api_key: str | None = None  # None: open to everyone
+    cors_origins: tuple[str, ...] = ()  # browser origins beside our own host; * is all
+    max_input_chars: int = 4096
+    max_body_bytes: int = 1 << 20
+    heartbeat_interval_s: float = 0.5
+    heartbeat_timeout_s: float = 5.0  # a busy engine answers between two steps; a dead one is refused at once
+    first_chunk_timeout_s: float = 120.0  # waiting in the engine's queue counts
+    chunk_timeout_s: float = 30.0  # silence of the engine in the middle of a stream
+
+    def __post_init__(self) -> None:
+        _require(len(self.triton_urls) > 0, "triton_urls", "must name at least one server")
+        _require(
+            self.api_key is None or self.api_key.isascii(), "api_key", "must be ASCII, so that a header carries it"
+        )
+        for name, value in (
+            ("max_input_chars", self.max_input_chars),
+            ("max_body_bytes", self.max_body_bytes),
+            ("heartbeat_interval_s", self.heartbeat_interval_s),
+            ("heartbeat_timeout_s", self.heartbeat_timeout_s),
+            ("first_chunk_timeout_s", self.first_chunk_timeout_s),
+            ("chunk_timeout_s", self.chunk_timeout_s),
+        ):
+            _require(value > 0, name, "must be above 0")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read QWEN3_TTS_*; an empty variable counts as absent. Raises ConfigurationError naming the variable."""
+        env = _Environment(os.environ if environment is None else environment)
+        return cls(
+            triton_urls=env.names("TRITON_URL") or cls.triton_urls,
+            api_key=env.text("API_KEY"),
+            cors_origins=env.names("CORS_ORIGINS"),
+            max_input_chars=env.whole("MAX_INPUT_CHARS", cls.max_input_chars),
+            max_body_bytes=env.whole("MAX_BODY_BYTES", cls.max_body_bytes),
+            heartbeat_interval_s=env.seconds("HEARTBEAT_INTERVAL_S", cls.heartbeat_interval_s),
+            heartbeat_timeout_s=env.seconds("HEARTBEAT_TIMEOUT_S", cls.heartbeat_timeout_s),
+            first_chunk_timeout_s=env.seconds("FIRST_CHUNK_TIMEOUT_S", cls.first_chunk_timeout_s),
+            chunk_timeout_s=env.seconds("CHUNK_TIMEOUT_S", cls.chunk_timeout_s),
+        )
+
+
+class _Environment:
+    """Values of QWEN3_TTS_* variables by type."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def text(self, name: str) -> str | None:
+        return self._variables.get(f"QWEN3_TTS_{name}", "").strip() or None
+
+    def names(self, name: str) -> tuple[str, ...]:
+        parts = (self.text(name) or "").split(",")
+        return tuple(part.strip() for part in parts if part.strip())
+
+    def whole(self, name: str, default: int) -> int:
+        text = self.text(name)
+        try:
+            return default if text is None else int(text)
+        except ValueError:
+            raise _refused(name, "a whole number", text) from None
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.text(name)
+        try:
+            return default if text is None else float(text)
+        except ValueError:
+            raise _refused(name, "a number of seconds", text) from None
+
+
+def _refused(name: str, expected: str, text: str | None) -> ConfigurationError:
+    variable = f"QWEN3_TTS_{name}"
+    return ConfigurationError(f"{variable} must be {expected}, not {text!r}.", param=variable)
+
+
+def _require(holds: bool, key: str, rule: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"Proxy setting '{key}' {rule}.", param=key)
