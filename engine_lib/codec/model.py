@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from engine_lib.checkpoint import load_strict, read_tensors
 from engine_lib.codec.config import DecoderConfig
 from engine_lib.codec.streaming import CausalConv, CausalUpsample, Rows, StreamingLayer
-from engine_lib.layers import RMSNorm, SwiGLU, rotary, rotate_half_apply
+from engine_lib.layers import RMSNorm, SwiGLU, fold, rotary, rotate
 
 # The encoder half and the projections before the codebooks serve encoding alone.
 IGNORED = ("encoder.*", "decoder.quantizer.rvq_*.input_proj.weight")
@@ -133,8 +133,8 @@ class Attention(StreamingLayer):
         """[rows, frames, hidden] -> [rows, frames, hidden]."""
         queries = self._heads(self.q_proj(x), self.heads)
         keys, values = self._heads(self.k_proj(x), self.kv_heads), self._heads(self.v_proj(x), self.kv_heads)
-        queries = rotate_half_apply(queries, sight.cos, sight.sin)
-        keys = rotate_half_apply(keys, sight.cos, sight.sin)
+        queries = rotate(queries, sight.cos, sight.sin)
+        keys = rotate(keys, sight.cos, sight.sin)
         keys, values = rows.extend(self.state, torch.stack((keys, values), dim=1), dim=-2).unbind(1)
         out = F.scaled_dot_product_attention(
             queries, keys, values, sight.mask, enable_gqa=self.heads != self.kv_heads
@@ -315,11 +315,9 @@ class Decoder(nn.Module):
             decoder = cls(config)
         decoder = decoder.to_empty(device="cpu")
         load_strict(decoder, read_tensors(directory), prefix="decoder.", ignored=IGNORED)
-        with torch.no_grad():
-            for part in decoder.modules():
-                if isinstance(part, ResidualQuantizer | SnakeBeta):
-                    part.fold()
-        return decoder.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        decoder = decoder.to(device=device).eval().requires_grad_(False)
+        fold(decoder)
+        return decoder.to(dtype)
 
     def forward(self, codes: Tensor, rows: Rows) -> Tensor:
         """int64 [rows, frames, quantizers] -> [rows, frames * 1,920] in -1..1; advances the rows' state."""

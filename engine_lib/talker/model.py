@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine_lib.checkpoint import load_strict, read_tensors
-from engine_lib.layers import RMSNorm, rotary
+from engine_lib.layers import RMSNorm, fold, rotary
 from engine_lib.talker.code_predictor import CodePredictor
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.kv_cache import KVCache
@@ -62,6 +62,7 @@ class Talker(nn.Module):
             talker = cls(config)
         talker = talker.to(dtype).to_empty(device=device)
         load_strict(talker, read_tensors(directory), prefix="talker.", ignored=("speaker_encoder.*",))
+        fold(talker)
         return talker.eval().requires_grad_(False)
 
     def prompt_embedding(self, text: Tensor, codec: Tensor) -> Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine_lib.layers import RMSNorm, SwiGLU, rotate_half_apply
+from engine_lib.layers import RMSNorm, SwiGLU, one_matrix, rotate, unit_rms
 from engine_lib.talker.config import TransformerConfig
 
 
@@ -21,6 +22,9 @@ class Memory(Protocol):
 class Attention(nn.Module):
     """Causal grouped-query attention; q and k are normalised per head before the rotation (model.md 3)."""
 
+    _qkv: Tensor | None
+    _norms: Tensor | None
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
@@ -30,16 +34,26 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.register_buffer("_qkv", None, persistent=False)
+        self.register_buffer("_norms", None, persistent=False)
+
+    def fold(self) -> None:
+        """Make one matrix of the three projections, and one table of the norms' weights by head."""
+        self._qkv = one_matrix(self.q_proj, self.k_proj, self.v_proj)
+        norms = [self.q_norm.weight.data] * self.heads + [self.k_norm.weight.data] * self.kv_heads
+        self._norms = torch.stack(norms)  # [heads + kv_heads, head_dim]
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory, mask: Tensor | None) -> Tensor:
         """x [rows, width, hidden], cos and sin [rows, width, 1, head_dim], mask [rows, 1, width, context] or None."""
+        assert self._qkv is not None and self._norms is not None, "fold comes first"
         rows, width, _ = x.shape
-        q = self.q_norm(self.q_proj(x).view(rows, width, self.heads, self.head_dim))
-        k = self.k_norm(self.k_proj(x).view(rows, width, self.kv_heads, self.head_dim))
-        v = self.v_proj(x).view(rows, width, self.kv_heads, self.head_dim)
-        keys, values = memory(rotate_half_apply(k, cos, sin), v)
+        heads = F.linear(x, self._qkv).view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
+        qk, v = torch.split(heads, [self.heads + self.kv_heads, self.kv_heads], dim=2)
+        qk = rotate(unit_rms(qk, self.q_norm.eps) * self._norms, cos, sin)
+        q, k = torch.split(qk, [self.heads, self.kv_heads], dim=2)
+        keys, values = memory(k, v)
         out = F.scaled_dot_product_attention(
-            rotate_half_apply(q, cos, sin).transpose(1, 2),
+            q.transpose(1, 2),
             keys.transpose(1, 2),
             values.transpose(1, 2),
             attn_mask=mask,
