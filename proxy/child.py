@@ -8,7 +8,6 @@ that it can wait until all of it is really gone.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import ctypes
 import os
@@ -19,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-KEPT_LINES = 400
 _LINE_END = re.compile(r"[\r\n]+")
 
 
@@ -37,7 +35,6 @@ class Child:
     def __init__(self, name: str, process: asyncio.subprocess.Process, on_line: Callable[[str], None] | None) -> None:
         self.name = name
         self.pid = process.pid
-        self.lines: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)  # the last it printed
         self._process = process
         self._on_line = on_line
         self._reader = asyncio.create_task(self._read())
@@ -78,10 +75,8 @@ class Child:
         self._take(rest)
 
     def _take(self, line: str) -> None:
-        if line:
-            self.lines.append(line)
-            if self._on_line:
-                self._on_line(line)
+        if line and self._on_line:
+            self._on_line(line)
 
     async def end(self, grace_s: float) -> bool:
         """SIGTERM, and SIGKILL to the whole group after `grace_s`. False if the grace didn't suffice."""

@@ -32,7 +32,6 @@ from proxy.triton_log import TritonLog
 
 PROBE_INTERVAL_S = 0.25
 STOP_GRACE_S = 10.0  # beyond the time a process was told it may take to stop; then it is killed
-SHOWN_LINES = 25  # of a failed process
 BACKLOG = 2048  # connections
 
 
@@ -75,6 +74,7 @@ class _Service:
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._say = say
+        self._log = TritonLog(say, verbose=plan.verbose)
         self._ready = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -129,8 +129,7 @@ class _Service:
             region_prefix=regions.prefix,
         )
         self._say(f"Starting Triton ({triton.origin}).")
-        log = TritonLog(self._say, verbose=plan.verbose)
-        child = await Child.start("Triton", command, triton.environment(plan.environment), on_line=log.take)
+        child = await Child.start("Triton", command, triton.environment(plan.environment), on_line=self._log.take)
         stack.push_async_callback(self._end, child, triton_server.EXIT_TIMEOUT_S + STOP_GRACE_S)
         facts = {
             "triton_grpc": _url(grpc).removeprefix("http://"),
@@ -212,8 +211,8 @@ class _Service:
     def _died(self, child: Child, code: Exit) -> Exit:
         status = child.exited.result()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-        if child.lines and not self._plan.verbose:
-            self._say("\n  ".join([f"{child.name}'s last lines:", *list(child.lines)[-SHOWN_LINES:]]))
+        if code is Exit.TRITON_DIED and not self._log.explained and not self._plan.verbose:
+            self._say("\n  ".join(["Triton's last lines:", *self._log.recent]))
         self._say(f"{child.name} {how}{'' if self._ready else ' while starting'}.")
         return code if self._ready else Exit.START_FAILED
 

@@ -20,7 +20,6 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "data" / "checkpoint_custom_voice"
-STAND_IN = ROOT / "tests" / "stand_in"  # Triton models without a network: they start at once and speak in real time
 START_LIMIT_S = 180.0
 STOP_LIMIT_S = 60.0
 MARK = "QWEN3_TTS_TEST_MARK"
@@ -104,14 +103,12 @@ def wait_for(condition: Callable[[], object], limit_s: float) -> None:
 
 
 def stand_in_models(folder: Path) -> Path:
-    """A model repository in `folder`: our config.pbtxt files over the models of tests/stand_in."""
+    """A model repository in `folder` of our config.pbtxt files, for other models to be put in."""
     repository = folder / "stand_in_models"
     for config in (ROOT / "model_repository").glob("*/config.pbtxt"):
         version = repository / config.parent.name / "1"
         version.mkdir(parents=True)
         shutil.copy(config, version.parent)
-        if (model := STAND_IN / f"{config.parent.name}.py").exists():  # the ensemble has none
-            shutil.copy(model, version / "model.py")
     return repository
 
 

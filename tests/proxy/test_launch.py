@@ -12,59 +12,48 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving import STOP_LIMIT_S, Serving, serving, stand_in_models, starting, wait_for
+from engine_lib.wire import SAMPLES_PER_FRAME
+from tests.serving import STOP_LIMIT_S, Serving, serving, starting, wait_for
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The option for models without a network."""
-    return "--model-repository", str(stand_in_models(tmp_path_factory.mktemp("models")))
+@pytest.fixture
+def models(scripted_models: Path) -> tuple[str, str]:
+    """The option for models without a network: they start at once, and speak at the pace that the text asks for."""
+    return "--model-repository", str(scripted_models)
 
 
 @pytest.fixture
 def server(tmp_path: Path, models: tuple[str, str]) -> Iterator[Serving]:
+    """For tests that end it. Whatever they do, `serving` checks that nothing is left."""
     with serving(tmp_path, *models) as started:
         yield started
 
 
-def test_it_announces_addresses_that_answer_and_prints_a_curl_line(server: Serving) -> None:
-    assert httpx.get(f"{server.url}/ready").json()["ready"] is True
-    assert httpx.get(f"{server.facts['triton_http']}/v2/health/ready").status_code == 200
-    assert "nv_inference_count" in httpx.get(server.facts["triton_metrics"]).text
-    assert f"curl {server.url}/v1/audio/speech" in server.output
-    assert "# sha256: " in server.output
-    assert len(server.stubs()) == 2
-    assert len(server.regions()) == 3  # two models and the lock
-
-
-@pytest.mark.parametrize("with_signal", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_of_it_with_code_0(server: Serving, with_signal: signal.Signals) -> None:
-    assert server.stop(with_signal) == 0
-    assert server.left_processes() == []
-    assert server.regions() == []
+def test_it_announces_addresses_that_answer_and_prints_a_curl_line(scripted: Serving) -> None:
+    assert httpx.get(f"{scripted.url}/ready").json()["ready"] is True
+    assert httpx.get(f"{scripted.facts['triton_http']}/v2/health/ready").status_code == 200
+    assert "nv_inference_count" in httpx.get(scripted.facts["triton_metrics"]).text
+    assert f"curl {scripted.url}/v1/audio/speech" in scripted.output
+    assert "# sha256: " in scripted.output
+    assert len(scripted.stubs()) == 2
+    assert len(scripted.regions()) == 3  # two models and the lock
 
 
 def test_when_triton_is_killed_the_proxy_stops_and_the_code_is_3(server: Serving) -> None:
     kill(server.pid("triton"))
     assert server.wait() == 3
     assert "Triton was killed by SIGKILL." in server.output
-    assert server.left_processes() == []
-    assert server.regions() == []
 
 
 def test_when_the_proxy_is_killed_triton_stops_and_the_code_is_4(server: Serving) -> None:
     kill(server.pid("proxy"))
     assert server.wait() == 4
     assert "The proxy was killed by SIGKILL." in server.output
-    assert server.left_processes() == []
-    assert server.regions() == []
 
 
 def test_a_killed_stub_leaves_no_region_after_the_stop(server: Serving) -> None:
     server.stub("codec").kill()
     assert server.stop() == 0
-    assert server.left_processes() == []
-    assert server.regions() == []
 
 
 def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what_it_left(
@@ -82,15 +71,18 @@ def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what
         assert killed.regions() == []
 
 
-def test_a_running_response_finishes_after_sigterm_while_the_server_is_no_longer_ready(server: Serving) -> None:
+def test_after_sigterm_a_running_response_finishes_and_a_new_one_is_refused(server: Serving) -> None:
     frames = 40
     with speech(server, frames) as response:
         received = response.iter_raw()
         size = len(next(received))
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not is_ready(server), STOP_LIMIT_S)
+        refused = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."})
         size += sum(map(len, received))
-    assert size == frames * 1_920 * 2
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "not_ready"
+    assert size == frames * SAMPLES_PER_FRAME * 2
     assert server.wait() == 0
 
 
@@ -119,12 +111,12 @@ def test_a_second_ctrl_c_stops_at_once(server: Serving) -> None:
 
 
 def test_two_servers_side_by_side_do_not_touch_each_other(
-    server: Serving, tmp_path: Path, models: tuple[str, str]
+    scripted: Serving, tmp_path: Path, models: tuple[str, str]
 ) -> None:
     with serving(tmp_path, *models) as other:
-        assert set(server.regions()).isdisjoint(other.regions())
-    assert is_ready(server)
-    assert len(server.regions()) == 3
+        assert set(scripted.regions()).isdisjoint(other.regions())
+    assert is_ready(scripted)
+    assert len(scripted.regions()) == 3
 
 
 @pytest.mark.parametrize(
@@ -148,23 +140,23 @@ def test_a_taken_port_is_named_before_anything_starts(
         assert "Traceback" not in refused.output
 
 
-def test_a_model_that_fails_to_load_fails_the_start_with_code_1_and_its_reason(
-    tmp_path: Path, models: tuple[str, str]
-) -> None:
-    with starting(tmp_path, *models, STAND_IN_FAILS="weights are missing") as failed:
+def test_a_model_that_fails_to_load_fails_the_start_with_code_1_and_its_reason(tmp_path: Path) -> None:
+    with starting(tmp_path, "--model", str(tmp_path / "nowhere"), "--local-files-only") as failed:
         assert failed.wait() == 1
-    assert "weights are missing" in failed.output
+    (reason,) = [line for line in failed.output.splitlines() if " failed: " in line]
+    assert f"Model '{tmp_path / 'nowhere'}'" in reason
+    assert "Traceback" not in failed.output
     assert "Triton exited with code 1 while starting." in failed.output
     assert failed.left_processes() == []
 
 
-def test_the_proxy_alone_serves_a_triton_elsewhere(server: Serving, tmp_path: Path) -> None:
-    with starting(tmp_path, "--triton-url", server.triton_grpc) as alone:
+def test_the_proxy_alone_serves_a_triton_elsewhere(scripted: Serving, tmp_path: Path) -> None:
+    with starting(tmp_path, "--triton-url", scripted.triton_grpc) as alone:
         alone.wait_ready()
         assert is_ready(alone)
         assert "triton" not in alone.facts["pids"]
         assert alone.stop() == 0
-    assert is_ready(server)
+    assert is_ready(scripted)
 
 
 def kill(pid: int) -> None:
@@ -180,8 +172,8 @@ def is_ready(server: Serving) -> bool:
 
 @contextlib.contextmanager
 def speech(server: Serving, frames: int) -> Iterator[httpx.Response]:
-    """A streamed response of so many frames, 80 ms each."""
-    body = {"input": "Hello.", "response_format": "pcm", "max_new_tokens": frames}
+    """A streamed response of so many frames, each 80 ms after the one before."""
+    body = {"input": f"frames={frames} pace_ms=80", "response_format": "pcm"}
     with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=STOP_LIMIT_S) as response:
         assert response.status_code == 200
         yield response
