@@ -194,18 +194,19 @@ class _Recipe:
 
     container: str
     codec: str
-    streamed: dict[str, str]  # options of the container when its head can't be mended at the end
+    options: dict[str, str]  # of the container
+    streamed: dict[str, str]  # more of them, when its head can't be mended at the end
     codec_options: dict[str, str]
 
 
 _RECIPES: dict[Format, _Recipe] = {
-    # Without its index frame, which would have to say the length.
-    "mp3": _Recipe("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}, {}),
+    # Streamed without the first frame that says the length.
+    "mp3": _Recipe("mp3", "libmp3lame", {"id3v2_version": "0"}, {"write_xing": "0"}, {}),
     # A page per frame of speech, not per second.
-    "opus": _Recipe("ogg", "libopus", {"page_duration": "80000"}, {}),
-    "aac": _Recipe("adts", "aac", {}, {}),
+    "opus": _Recipe("ogg", "libopus", {"page_duration": "80000"}, {}, {}),
+    "aac": _Recipe("adts", "aac", {}, {}, {}),
     # From level 3 on a block takes 105 ms instead of 27.
-    "flac": _Recipe("flac", "flac", {}, {"compression_level": "2"}),
+    "flac": _Recipe("flac", "flac", {}, {}, {"compression_level": "2"}),
 }
 
 
@@ -238,7 +239,7 @@ class FfmpegEncoder:
             self._drain if self._whole is None else self._whole,
             "w",
             format=recipe.container,
-            options={"flush_packets": "1", **({} if whole else recipe.streamed)},
+            options={"flush_packets": "1", **recipe.options, **({} if whole else recipe.streamed)},
         )
         stream = self._container.add_stream(recipe.codec, rate=sample_rate, options=recipe.codec_options)
         self._stream = cast(AudioStream, stream)

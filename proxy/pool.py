@@ -20,7 +20,7 @@ from proxy.triton_client import Chunk, Limits, TritonClient
 log = logging.getLogger(__name__)
 
 TRIAL_TEXT = "Hello."
-TRIAL_OPTIONS = wire.StreamOptions(max_new_tokens=8, ignore_eos=True, seed=0)
+TRIAL_OPTIONS = wire.StreamOptions.model_validate({"max_new_tokens": 8, "ignore_eos": True, "seed": 0})
 
 
 class Server:

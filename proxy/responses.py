@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -23,8 +23,6 @@ from proxy.schemas import SpeechRequest
 from proxy.triton_client import Chunk
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Framing(Protocol):
@@ -89,7 +87,8 @@ class SpeechResponse(Response):
         as_events = speech.stream_format == "sse"
         self._framing: Framing = EventFraming() if as_events else RawFraming()
         self._last: Chunk | None = None
-        self._headers = {
+        self._outcome = "left"  # how the utterance ended; this is what it stays when the client leaves
+        self._own_headers = {
             "content-type": "text/event-stream" if as_events else self._audio.content_type,
             "cache-control": "no-cache",
             "x-accel-buffering": "no",
@@ -98,23 +97,22 @@ class SpeechResponse(Response):
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome = "left"
         with self._metrics.active_streams.track_inprogress():
             try:
-                outcome = await unless_client_leaves(receive, self._answer(send)) or outcome
+                await unless_client_leaves(receive, self._answer(send))
             except ServiceError as error:
-                outcome = error.code
+                self._outcome = error.code
                 raise
             finally:
-                self._metrics.utterances.labels(outcome).inc()
+                self._metrics.utterances.labels(self._outcome).inc()
                 self._metrics.audio.inc(self._audio.seconds)
 
-    async def _answer(self, send: Send) -> str:
-        """Send the whole response; how the utterance ended, in a word."""
+    async def _answer(self, send: Send) -> None:
+        """Send the whole response."""
         options = self._speech
         async with self._server.speech(options.input, options, self._request_id) as chunks:
             pieces = self._pieces(chunks)
-            return await (self._stream(pieces, send) if options.stream else self._collect(pieces, send))
+            await (self._stream(pieces, send) if options.stream else self._collect(pieces, send))
 
     async def _pieces(self, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         """The body, in pieces that aren't empty; at least one, or GenerationFailed."""
@@ -146,7 +144,7 @@ class SpeechResponse(Response):
         """Encode beside the event loop, unless it is only a copy."""
         return work(*parts) if self._audio.cheap else await asyncio.to_thread(work, *parts)
 
-    async def _stream(self, pieces: AsyncIterator[bytes], send: Send) -> str:
+    async def _stream(self, pieces: AsyncIterator[bytes], send: Send) -> None:
         begun = False
         try:
             async for piece in pieces:
@@ -159,33 +157,36 @@ class SpeechResponse(Response):
             if not begun:
                 raise
             log.warning("request %s failed midway: %s", self._request_id, error.message)
+            self._outcome = error.code
             told = self._framing.failure(error)
             if told is not None:
                 await send({"type": "http.response.body", "body": told})
-            return error.code  # without `told` the body has no end: the server breaks the connection
+            return  # without `told` the body has no end: the server breaks the connection
+        self._outcome = self._finished().finish_reason or ""
         await send({"type": "http.response.body"})
-        return self._finished().finish_reason or ""
 
-    async def _collect(self, pieces: AsyncIterator[bytes], send: Send) -> str:
+    async def _collect(self, pieces: AsyncIterator[bytes], send: Send) -> None:
         body = b"".join([piece async for piece in pieces])
-        reason = self._finished().finish_reason or ""
+        self._outcome = self._finished().finish_reason or ""
         headers = {
             "content-length": str(len(body)),
-            "x-finish-reason": reason,
+            "x-finish-reason": self._outcome,
             "x-audio-seconds": f"{self._audio.seconds:.3f}",
         }
         await self._begin(send, headers)
         self._metrics.first_audio.observe(time.monotonic() - self._arrived)
         await send({"type": "http.response.body", "body": body})
-        return reason
 
     async def _begin(self, send: Send, more: Mapping[str, str]) -> None:
-        headers = [(name.encode(), value.encode()) for name, value in {**self._headers, **more}.items()]
+        headers = [(name.encode(), value.encode()) for name, value in {**self._own_headers, **more}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, which is cancelled, for None, as soon as the client is gone. The body must have been read."""
+async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`, and cancel it as soon as the client is gone. The request's body must have been read.
+
+    The server calls a client gone also when it has the whole response; what `work` does after that must bear a cancel.
+    """
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_gone(receive))
     try:
@@ -194,7 +195,8 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
         working.cancel()
         watching.cancel()
         await asyncio.wait({working, watching})
-    return None if working.cancelled() else working.result()
+    if not working.cancelled():
+        working.result()
 
 
 async def _gone(receive: Receive) -> None:

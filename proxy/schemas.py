@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from engine_lib.errors import InvalidRequest
-from engine_lib.wire import SAMPLE_RATE, StreamOptions, check_text, invalid_field
+from engine_lib.wire import StreamOptions, check_text, invalid_field
 
 Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -23,7 +23,7 @@ class SpeechRequest(StreamOptions):
     stream: bool = Field(True, description="False: the whole body at once, with Content-Length.")
     speed: float = Field(1.0, ge=0.25, le=4, description="The pitch stays.")
     sample_rate: Literal[8000, 16000, 22050, 24000, 44100, 48000] = Field(
-        SAMPLE_RATE, description="Hz. Opus is always 48,000."
+        24_000, description="Hz. Opus is always 48,000."
     )
 
     @field_validator("response_format", mode="before")

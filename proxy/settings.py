@@ -1,7 +1,8 @@
-"""What a deployment may choose about the proxy: one frozen object, read from the environment. Knows no engine setting."""
+"""What a deployment may choose about the proxy: a frozen object, read from the environment."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +26,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require(len(self.triton_urls) > 0, "triton_urls", "must name at least one server")
-        _require(
-            self.api_key is None or self.api_key.isascii(), "api_key", "must be ASCII, so that a header carries it"
-        )
+        _require(self.api_key is None or self.api_key.isascii(), "api_key", "must be ASCII: a header carries it")
         for name, value in (
             ("max_input_chars", self.max_input_chars),
             ("max_body_bytes", self.max_body_bytes),
@@ -36,7 +35,7 @@ class Settings:
             ("first_chunk_timeout_s", self.first_chunk_timeout_s),
             ("chunk_timeout_s", self.chunk_timeout_s),
         ):
-            _require(value > 0, name, "must be above 0")
+            _require(0 < value < math.inf, name, "must be a number above 0")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 Value: TypeAlias = "str | bool | npt.NDArray[np.int32]"  # BYTES [1], BOOL [1], INT32 of the array's shape
 
 _LENGTH = struct.Struct("<I")  # before each string of a BYTES tensor
-_NUMBERS = {"INT32": np.dtype("<i4"), "INT16": np.dtype("<i2"), "BOOL": np.dtype("?")}
+_NUMBERS: dict[str, np.dtype[Any]] = {"INT32": np.dtype("<i4"), "INT16": np.dtype("<i2"), "BOOL": np.dtype("?")}
 
 
 def request(model: str, inputs: Mapping[str, Value], *, id: str = "") -> Any:
@@ -49,4 +49,5 @@ class Outputs:
 
     def numbers(self, name: str, datatype: str) -> npt.NDArray[Any]:
         """A flat, read-only array."""
-        return np.frombuffer(self._raw[name, datatype], _NUMBERS[datatype])
+        array: npt.NDArray[Any] = np.frombuffer(self._raw[name, datatype], _NUMBERS[datatype])
+        return array

@@ -103,7 +103,7 @@ class TritonClient:
 
     async def heartbeat(self) -> wire.Description:
         """One small request through each of the two models' processes: their own loops answer. Raises NotReady."""
-        nothing = {
+        nothing: dict[str, tensors.Value] = {
             wire.CODES: np.zeros((0, wire.CODEBOOKS), np.int32),
             wire.STREAM_ID: "",
             wire.INDEX: np.zeros(1, np.int32),
@@ -189,15 +189,16 @@ class _Stream:
         """
         try:
             async with asyncio.timeout(LEAVING_LIMIT_S):
-                if self._over.is_set():
-                    await self._ended.wait()
-                else:
+                if not self._over.is_set():
                     await self._cancel()
+                if not self._failed:
+                    await self._ended.wait()
         except TimeoutError:
             log.warning("stream %s: the engine didn't confirm its end", self._stream_id)
         finally:
+            self._reader.cancel()  # which cancels the call that it is in
+            await asyncio.wait({self._reader})
             self._call.cancel()
-            await self._reader
 
     async def _cancel(self) -> None:
         """Tell the talker, and wait until it has confirmed and the last chunk has freed the codec's slot.
@@ -224,7 +225,7 @@ class _Stream:
                 if self._over.is_set():
                     await self._call.done_writing()  # Triton closes the call once all is answered
             self._fail(GenerationFailed("The speech engine ended the stream before its last chunk."))
-        except asyncio.CancelledError:  # by call.cancel() in `leave`, when nobody reads any more
+        except asyncio.CancelledError:  # in `leave`, when nobody reads any more
             self._fail(GenerationFailed("The stream was left."))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             log.warning("stream %s: %s", self._stream_id, error)

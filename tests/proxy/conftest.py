@@ -1,0 +1,59 @@
+"""A real Triton server with scripted models, and the proxy before it, for tests of the HTTP surface."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.triton_client import Limits, TritonClient
+from tests.serving import Serving, serving, stand_in_models
+
+SCRIPTED = Path(__file__).parent / "scripted"
+LIMITS = Limits(first_chunk_s=30, chunk_s=30, heartbeat_s=10)
+
+
+@pytest.fixture(scope="session")
+def scripted_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository of the scripted talker and codec."""
+    repository = stand_in_models(tmp_path_factory.mktemp("scripted"))
+    for name in ("talker", "codec"):
+        shutil.copy(SCRIPTED / f"{name}.py", repository / name / "1" / "model.py")
+    return repository
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory, scripted_models: Path) -> Iterator[Serving]:
+    """A whole `serve` over it. The engine may be silent for 2 s midway."""
+    folder = tmp_path_factory.mktemp("serve")
+    with serving(folder, "--model-repository", str(scripted_models), QWEN3_TTS_CHUNK_TIMEOUT_S="2") as server:
+        yield server
+
+
+@pytest.fixture
+def http(scripted: Serving) -> Iterator[httpx.Client]:
+    """A client of its proxy."""
+    with httpx.Client(base_url=scripted.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def speak(http: httpx.Client) -> Callable[..., httpx.Response]:
+    """POST /v1/audio/speech with a script and other fields."""
+
+    def post(script: str = "frames=10", **fields: Any) -> httpx.Response:
+        return http.post("/v1/audio/speech", json={"input": script, **fields})
+
+    return post
+
+
+@pytest.fixture
+async def triton(scripted: Serving) -> AsyncIterator[TritonClient]:
+    """A direct client of its Triton."""
+    client = TritonClient(scripted.triton_grpc, LIMITS)
+    yield client
+    await client.close()

@@ -1,0 +1,1 @@
+HERTZ = 500  # the tone of codec.py

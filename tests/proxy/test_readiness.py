@@ -1,0 +1,167 @@
+"""Laws of /ready and /health, and of who may come in. Real servers; those that come to harm belong to one test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from proxy.app import create_app
+from proxy.settings import Settings
+from proxy.triton_client import TritonClient
+from tests.proxy.conftest import LIMITS
+from tests.serving import Serving, serving, wait_for
+
+
+def status(url: str, path: str) -> int:
+    return httpx.get(f"{url}{path}").status_code
+
+
+def speaks(url: str) -> int:
+    return httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"}, timeout=30).status_code
+
+
+@contextmanager
+def proxy(settings: Settings) -> Iterator[str]:
+    """The URL of a proxy of its own in this process."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        wait_for(lambda: server.started, 10)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+
+
+@pytest.fixture
+def harmed(tmp_path: Path, scripted_models: Path) -> Iterator[Serving]:
+    """A server that the test may do harm to."""
+    with serving(tmp_path, "--model-repository", str(scripted_models)) as server:
+        yield server
+
+
+def trials(server: Serving) -> float:
+    """How many trial utterances the talker has spoken."""
+
+    async def ask() -> float:
+        client = TritonClient(server.triton_grpc, LIMITS)
+        try:
+            return (await client.describe()).sampling_defaults["trials"]
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("model", ["talker", "codec"])
+def test_a_dead_process_of_a_model_ends_readiness(harmed: Serving, model: str) -> None:
+    harmed.stub(model).kill()
+    wait_for(lambda: status(harmed.url, "/ready") == 503, 10)
+    assert model in httpx.get(f"{harmed.url}/ready").json()["reason"]
+    assert status(harmed.url, "/health") == 503
+    assert speaks(harmed.url) == 503
+    assert status(harmed.url, "/v1/models") == 503
+
+
+def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(
+    tmp_path: Path, scripted_models: Path
+) -> None:
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [server.getsockname()[1] for server in taken]
+    for server in taken:
+        server.close()
+    options = ("--model-repository", str(scripted_models), "--triton-ports", ",".join(map(str, ports)))
+    with proxy(Settings(triton_urls=(f"127.0.0.1:{ports[0]}",))) as url:
+        with serving(tmp_path, *options) as first:
+            wait_for(lambda: status(url, "/ready") == 200, 10)
+            os.kill(first.pid("triton"), signal.SIGKILL)
+            first.wait()
+        wait_for(lambda: status(url, "/ready") == 503, 10)
+        assert status(url, "/health") == 503
+        with serving(tmp_path, *options) as second:
+            wait_for(lambda: status(url, "/ready") == 200, 10)
+            assert trials(second) == 2  # one of its own proxy, one of ours
+            assert status(url, "/health") == 200
+            assert speaks(url) == 200
+
+
+def test_without_triton_it_lives_isnt_ready_and_says_why() -> None:
+    with proxy(Settings(triton_urls=("127.0.0.1:9",))) as url:
+        wait_for(lambda: "reached" in httpx.get(f"{url}/ready").json()["reason"], 10)
+        answer = httpx.get(f"{url}/ready")
+        assert (answer.status_code, answer.json()["ready"]) == (503, False)
+        assert status(url, "/health") == 200
+        assert httpx.post(f"{url}/v1/audio/speech", json={"input": ""}).status_code == 400  # wrong all the same
+        refused = httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert refused.json()["error"]["code"] == "not_ready"
+
+
+def test_one_dead_server_of_two_takes_nothing_away(scripted: Serving) -> None:
+    with proxy(Settings(triton_urls=("127.0.0.1:9", scripted.triton_grpc))) as url:
+        wait_for(lambda: status(url, "/ready") == 200, 10)
+        assert [speaks(url) for _ in range(5)] == [200] * 5
+
+
+def test_the_lists_come_from_the_engine(http: httpx.Client) -> None:
+    entry = http.get("/v1/models").json()["data"][0]
+    assert entry == {
+        "id": "makers/scripted",
+        "object": "model",
+        "created": entry["created"],
+        "owned_by": "qwen3-tts-triton",
+    }
+    listed = http.get("/v1/audio/models").json()
+    assert (listed["data"], listed["models"]) == ([entry], [{"id": "makers/scripted"}])
+    voices = [{"id": name, "name": name.title(), "language": "english"} for name in ("ryan", "serena")]
+    assert http.get("/v1/audio/voices").json() == {"voices": voices}
+    for name in ("makers/scripted", "makers%2Fscripted", "scripted", "tts-1"):
+        assert http.get(f"/v1/models/{name}").json() == {**entry, "voices": voices}
+
+
+OPEN = ["/docs", "/openapi.json", "/health", "/ready", "/metrics", "/v1/audio/voices"]
+CLOSED = ["/v1/models", "/v1/models/tts-1", "/v1/audio/models"]
+
+
+def test_a_key_guards_what_costs_and_nothing_else(scripted: Serving) -> None:
+    with proxy(Settings(triton_urls=(scripted.triton_grpc,), api_key="secret")) as url:
+        wait_for(lambda: status(url, "/ready") == 200, 10)
+        assert [status(url, path) for path in OPEN] == [200] * len(OPEN)
+        for given in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "secret"},
+            {"Authorization": "Basic secret"},
+        ):
+            for path in CLOSED:
+                refused = httpx.get(f"{url}{path}", headers=given)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert httpx.post(f"{url}/v1/audio/speech", json={"input": "hi"}, headers=given).status_code == 401
+        right = {"Authorization": "Bearer secret"}
+        assert [httpx.get(f"{url}{path}", headers=right).status_code for path in CLOSED] == [200] * len(CLOSED)
+        assert httpx.post(f"{url}/v1/audio/speech", json={"input": "hi"}, headers=right).status_code == 200
+
+
+def test_only_listed_browser_origins_are_let_in(scripted: Serving, http: httpx.Client) -> None:
+    asking = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in http.options("/v1/audio/speech", headers=asking).headers
+    settings = Settings(triton_urls=(scripted.triton_grpc,), cors_origins=("https://page.example",))
+    with proxy(settings) as url:
+        allowed = httpx.options(f"{url}/v1/audio/speech", headers=asking)
+        assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+        other = httpx.options(f"{url}/v1/audio/speech", headers={**asking, "Origin": "https://other.example"})
+        assert "access-control-allow-origin" not in other.headers
