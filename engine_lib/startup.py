@@ -20,7 +20,7 @@ class Prepared:
 
     directory: Path
     device: torch.device
-    model: str  # as asked for
+    model: str  # what clients are told: the id, or the directory's own name
     speaks: bool  # False: random weights
 
 
@@ -34,7 +34,8 @@ def prepare(settings: EngineSettings) -> Prepared:
     if model == noise.NAME:
         return Prepared(noise.checkpoint(), device, model, speaks=False)
     directory = locate(model, cache_dir=settings.cache_dir, local_files_only=settings.local_files_only)
-    return Prepared(directory, device, model, speaks=True)
+    name = directory.name if Path(model).expanduser().is_dir() else model
+    return Prepared(directory, device, name, speaks=True)
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -43,11 +43,16 @@ MAX_SEED = 2**63 - 1
 class Action(enum.StrEnum):
     """What a request to `talker` asks for. The ensemble `tts` only starts streams."""
 
-    START = "start"  # speak TEXT; the whole of it
-    START_LIVE = "start_live"  # speak TEXT and what later appends add, until end
+    START = "start"  # speak TEXT, which is all
+    # Speak TEXT, which may be empty, and what appends add, until the end. Streaming layout; EOS masked by default.
+    START_LIVE = "start_live"
+    # Add TEXT (append) or close the text (end) of a live stream. SEQUENCE counts both from 0. Acknowledged by one
+    # response once the engine has taken it: USAGE[0] is the number of text tokens committed so far; above 0 the stream
+    # has something to speak. What comes before its start is held until that. Errors: invalid_sequence, invalid_text,
+    # input_too_large, not_found (no such stream: it has ended, or never began).
     APPEND = "append"
     END = "end"
-    CANCEL = "cancel"
+    CANCEL = "cancel"  # acknowledged in any case; the stream's own last chunk says cancelled
     DESCRIBE = "describe"
 
 
@@ -143,7 +148,7 @@ class Description(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    model: str  # id or path that was asked for
+    model: str  # an id, or the name of a local directory
     model_type: str  # custom_voice, voice_design, base
     model_size: str
     speakers: list[dict[str, str]]  # {"id", "name", "language"}

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ROW_TILE = 8  # rows of one product, see runner.py
+ROW_TILE = {"cpu": 8, "cuda": 32}  # rows of one product, see runner.py; a GPU hardly notices idle ones
 REMEMBERED_CANCELS = 1024  # a cancel may overtake its start on the way through Triton
 
 
@@ -57,7 +57,8 @@ class Engine:
         self._defaults = defaults
         self._voices = Voices(talker.config, profile.voice_aliases)
         self._prompts = PromptBuilder(talker.config, tokenizer, self._voices)
-        self._runner = Runner(talker, profile.max_active, profile.slot_positions, ROW_TILE)
+        tile = ROW_TILE[talker.codec_head.weight.device.type]
+        self._runner = Runner(talker, profile.max_active, profile.slot_positions, tile)
         self._scheduler = Scheduler(profile)
         self._model, self._speaks = model, speaks
         self._clock = clock
