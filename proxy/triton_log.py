@@ -23,6 +23,7 @@ _IDLE = (
     "unable to create stream for",
     "Failed to initialize NVML",
     "Signal (15) received",
+    "Exit timeout expired",  # a client that left in the middle keeps its model from unloading; we end the stubs
     "ERROR: Failed to create instance:",
     "Invalid argument: ensemble 'tts' depends on",
     "error: creating server: Internal - failed to load all models",
