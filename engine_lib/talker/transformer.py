@@ -45,7 +45,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, memory: Memory, mask: Tensor | None) -> Tensor:
         """x [rows, width, hidden], cos and sin [rows, width, 1, head_dim], mask [rows, 1, width, context] or None."""
-        assert self._qkv is not None and self._norms is not None, "fold comes first"
+        assert self._qkv is not None, "fold comes first"
+        assert self._norms is not None
         rows, width, _ = x.shape
         heads = F.linear(x, self._qkv).view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
         qk, v = torch.split(heads, [self.heads + self.kv_heads, self.kv_heads], dim=2)

@@ -67,6 +67,10 @@ class Session:
         self._client.stop_stream(cancel_requests=True)
         self._client.close()
 
+    def drop(self) -> None:
+        """Close the connection under the stream, as a client that dies does."""
+        self._client.close()
+
     def send(
         self, model: str, words: str, request_id: str = "1", *, outputs: list[str] | None = None, **options: object
     ) -> None:
