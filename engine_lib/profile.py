@@ -47,6 +47,7 @@ class Profile:
     # Live text
     flush_after_ms: int = 500  # held-back text is spoken when nothing new came for so long ...
     flush_characters: int = 64  # ... or when this much is held back
+    live_idle_timeout_s: float = 120.0  # a text that gets nothing more for so long is given up
     # Voices
     voice_aliases: Mapping[str, str] = field(default_factory=dict)  # other names for the checkpoint's speakers
 
@@ -57,7 +58,8 @@ class Profile:
             _require(getattr(self, key) >= 1, key, "must be at least 1")
         for key in ("max_waiting", "urgent_lead_ms", "budget_frames_per_token", "flush_after_ms"):
             _require(getattr(self, key) >= 0, key, "must not be negative")
-        _require(self.codec_idle_timeout_s > 0, "codec_idle_timeout_s", "must be above 0")
+        for key in ("codec_idle_timeout_s", "live_idle_timeout_s"):
+            _require(getattr(self, key) > 0, key, "must be above 0")
         _require(len(self.chunk_schedule) > 0, "chunk_schedule", "must name at least one size")
         _require(all(size >= 1 for size in self.chunk_schedule), "chunk_schedule", "must hold sizes of at least 1")
 

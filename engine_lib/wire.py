@@ -179,14 +179,14 @@ def check_text(text: str, *, param: str = "input") -> str:
     """`text`, or InvalidRequest that names `param` when nothing in it could be spoken or it isn't valid text."""
     if problem := text_problem(text):
         raise InvalidRequest(f"'{param}' {problem}.", param=param, code="invalid_text")
-    if not any(_visible(character) for character in text):
+    if not is_visible(text):
         raise InvalidRequest(f"'{param}' must not be blank.", param=param, code="empty_input")
     return text
 
 
-def _visible(character: str) -> bool:
+def is_visible(text: str) -> bool:
     """False for white space, control, format and unassigned characters: they alone make a text blank."""
-    return unicodedata.category(character)[0] not in "ZC"
+    return any(unicodedata.category(character)[0] not in "ZC" for character in text)
 
 
 def parse_options(text: str) -> StreamOptions:

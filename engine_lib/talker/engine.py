@@ -6,36 +6,32 @@ which must not block.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import secrets
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
-from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
+from engine_lib.errors import ConfigurationError, InvalidRequest, NotFound, ServiceError
 from engine_lib.profile import Profile
 from engine_lib.recent import RecentNames
 from engine_lib.talker.config import SamplingDefaults, TalkerConfig
+from engine_lib.talker.live import Done, LiveDesk, LiveUtterance
 from engine_lib.talker.model import Talker
+from engine_lib.talker.requests import Requests
 from engine_lib.talker.runner import Runner
 from engine_lib.talker.scheduler import Batch, Scheduler
-from engine_lib.talker.stream import Deliver, Sampling, Stream
-from engine_lib.text.prompt import Prompt, PromptBuilder, Voices
+from engine_lib.talker.stream import Chunk, Deliver, Stream
 from engine_lib.text.tokenizer import TextTokenizer
-from engine_lib.wire import SAMPLE_RATE, Description, FinishReason, StreamOptions, check_text
+from engine_lib.wire import Description, FinishReason, StreamOptions
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 ROW_TILE = {"cpu": 8, "cuda": 32}  # rows of one product, see runner.py; a GPU hardly notices idle ones
-REMEMBERED_CANCELS = 1024  # a cancel may overtake its start on the way through Triton
+REMEMBERED = 4096  # streams that ended, and cancels that overtook their start on the way through Triton
 
 
 class Engine:
@@ -52,17 +48,15 @@ class Engine:
         speaks: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = talker.config
-        self._profile = profile
-        self._defaults = defaults
-        self._voices = Voices(talker.config, profile.voice_aliases)
-        self._prompts = PromptBuilder(talker.config, tokenizer, self._voices)
+        self._requests = Requests(talker.config, tokenizer, defaults, profile)
         tile = ROW_TILE[talker.codec_head.weight.device.type]
         self._runner = Runner(talker, profile.max_active, profile.slot_positions, tile)
         self._scheduler = Scheduler(profile)
+        self._live = LiveDesk(self._requests, self._scheduler, profile, self._give_up)
         self._model, self._speaks = model, speaks
         self._clock = clock
-        self._cancelled_early = RecentNames(REMEMBERED_CANCELS)
+        self._cancelled_early = RecentNames(REMEMBERED)
+        self._ended = RecentNames(REMEMBERED)
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._closed = False
@@ -100,21 +94,43 @@ class Engine:
         """Streams that wait for one."""
         return self._scheduler.waiting
 
+    @property
+    def flushes(self) -> int:
+        """How often live text was spoken before it was known to be final."""
+        return self._live.flushes
+
     def start(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> None:
         """Speak `text`. Chunks, or one error, arrive through `deliver` on the engine's thread.
 
         Raises InvalidRequest naming the field when the request can't be spoken.
         """
-        stream = self._stream(check_text(text), options, stream_id or uuid.uuid4().hex, deliver)
-        self._post(lambda: self._start(stream))
+        stream = self._requests.stream(text, options, stream_id or uuid.uuid4().hex, deliver)
+        self._post(lambda: self._start(stream.id, deliver, lambda: self._scheduler.add(stream)))
+
+    def start_live(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> None:
+        """Speak a text that is still being written, from `text` on, which may be empty. Else as `start`."""
+        if not stream_id:
+            raise InvalidRequest("Live text needs a STREAM_ID of its own.", param="STREAM_ID")
+        now = self._clock()
+        utterance = LiveUtterance(
+            stream_id, options, self._requests.voicing(options), self._requests.live_text(), deliver, touched=now
+        )
+        utterance.begin_with(text)
+        self._post(lambda: self._start(stream_id, deliver, lambda: self._live.start(utterance)))
+
+    def append(self, stream_id: str, sequence: int, text: str, done: Done) -> None:
+        """Add `text` to a live text. `done` gets the text tokens committed so far, or why it was refused."""
+        self._post_live(stream_id, done, lambda now: self._live.append(stream_id, sequence, text, done, now))
+
+    def end(self, stream_id: str, sequence: int, done: Done) -> None:
+        """Close a live text. `done` as for `append`."""
+        self._post_live(stream_id, done, lambda now: self._live.end(stream_id, sequence, done, now))
 
     def cancel(self, stream_id: str, done: Callable[[], None]) -> None:
         """End a stream, or the one of that id that is still on its way here. Then calls `done`."""
 
         def action() -> None:
-            if stream := self._scheduler.find(stream_id):
-                self._finish(stream, FinishReason.CANCELLED)
-            else:
+            if not self._end_now(stream_id, FinishReason.CANCELLED) and stream_id not in self._ended:
                 self._cancelled_early.add(stream_id)
             done()
 
@@ -139,16 +155,21 @@ class Engine:
     def _run(self) -> None:
         while self._take_actions():
             self._step()
-        for stream in self._scheduler.streams():
-            self._finish(stream, FinishReason.FAILED)
+        for stream_id in [*(stream.id for stream in self._scheduler.streams()), *self._live.ids()]:
+            self._end_now(stream_id, FinishReason.FAILED)
 
     def _take_actions(self) -> bool:
-        """Wait until there is something to do, do what the inbox asks. False when closed."""
+        """Wait until there is something to do, do what the inbox and the clock ask. False when closed."""
         with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._closed or self._scheduler.active)
+            deadline = self._live.deadline()
+            patience = None if deadline is None else max(0.0, deadline - self._clock())
+            self._wake.wait_for(lambda: self._inbox or self._closed or self._scheduler.has_work, patience)
             actions, self._inbox = self._inbox, []
         for action in actions:
             action()
+        if deadline is not None:
+            for stream_id in self._live.tick(self._clock()):
+                self._end_now(stream_id, FinishReason.CANCELLED)
         return not self._closed
 
     def _step(self) -> None:
@@ -166,107 +187,74 @@ class Engine:
             stream.accept(codes)
             self._deliver(stream, now)
 
-    def _start(self, stream: Stream) -> None:
-        if self._cancelled_early.discard(stream.id):
-            stream.end(FinishReason.CANCELLED)
-            self._deliver(stream, self._clock())
-        elif self._scheduler.find(stream.id):
-            stream.deliver(InvalidRequest("A stream of this STREAM_ID is speaking already.", param="STREAM_ID"))
+    def _start(self, stream_id: str, deliver: Deliver, take_in: Callable[[], None]) -> None:
+        if self._cancelled_early.discard(stream_id):
+            deliver(Chunk.ending(stream_id, FinishReason.CANCELLED))
+        elif self._scheduler.find(stream_id) or stream_id in self._live:
+            deliver(InvalidRequest("A stream of this STREAM_ID is speaking already.", param="STREAM_ID"))
         else:
             try:
-                self._scheduler.add(stream)
+                take_in()
             except ServiceError as error:
-                stream.deliver(error)
+                deliver(error)
 
-    def _finish(self, stream: Stream, reason: FinishReason) -> None:
-        stream.end(reason)
-        self._scheduler.remove(stream)
-        self._deliver(stream, self._clock())
+    def _post_live(self, stream_id: str, done: Done, act: Callable[[float], None]) -> None:
+        """Post an act on a live text, which is refused when its stream has ended."""
+
+        def action() -> None:
+            if stream_id in self._ended and stream_id not in self._live:
+                done(NotFound("This stream has ended.", param="STREAM_ID"))
+            else:
+                act(self._clock())
+
+        self._post(action)
+
+    def _give_up(self, utterance: LiveUtterance, error: ServiceError) -> None:
+        """End a live text that can't go on."""
+        if utterance.stream is None:
+            self._live.remove(utterance.stream_id)
+            self._ended.add(utterance.stream_id)
+            utterance.deliver(error)
+        else:
+            self._end_now(utterance.stream_id, FinishReason.CANCELLED)
+
+    def _end_now(self, stream_id: str, reason: FinishReason) -> bool:
+        """End a stream or a live text that has none yet. False when there is neither."""
+        if stream := self._scheduler.find(stream_id):
+            stream.end(reason)
+            self._scheduler.remove(stream)
+            self._deliver(stream, self._clock())
+        elif utterance := self._live.remove(stream_id):
+            self._ended.add(stream_id)
+            utterance.deliver(Chunk.ending(stream_id, reason))
+        else:
+            return False
+        return True
 
     def _deliver(self, stream: Stream, now: float) -> None:
-        if chunk := stream.take_chunk(now):
-            if chunk.last and stream.slot is not None:
+        chunk = stream.take_chunk(now)
+        if chunk is None:
+            return
+        if chunk.last:
+            if stream.slot is not None:
                 self._scheduler.remove(stream)
+            self._live.remove(stream.id)
+            self._ended.add(stream.id)
             if chunk.finish_reason is FinishReason.LENGTH:
                 log.warning("stream %s reached its limit of %d frames", stream.id, stream.limit)
-            stream.deliver(chunk)
+        stream.deliver(chunk)
 
     def _fail(self, batch: Batch) -> None:
         streams = [*batch.prefill, *batch.decode]
         log.exception("a step failed; streams %s end", ", ".join(stream.id for stream in streams))
         for stream in streams:
-            self._finish(stream, FinishReason.FAILED)
-
-    def _stream(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> Stream:
-        prompt = self._prompts.build(
-            text,
-            voice=options.voice,
-            language=options.language,
-            instructions=options.instructions,
-            streaming=not options.non_streaming_mode,
-        )
-        return Stream(
-            stream_id,
-            prompt,
-            sampling=self._sampling(options),
-            seed=secrets.randbits(63) if options.seed is None else options.seed,
-            limit=self._limit(prompt, options),
-            chunk_schedule=options.stream_chunk_schedule or self._profile.chunk_schedule,
-            eos_id=self._config.ids.codec_eos,
-            pad_id=self._config.ids.tts_pad,
-            ignore_eos=options.ignore_eos,
-            mask_eos=bool(options.mask_eos_until_text_end),
-            deliver=deliver,
-        )
-
-    def _limit(self, prompt: Prompt, options: StreamOptions) -> int:
-        """Frames that may be sampled: as asked or by the text's length, and never more than the slot holds."""
-        room = self._profile.slot_positions - len(prompt) + 1
-        if room < 2:
-            raise InvalidRequest(
-                f"'input' and 'instructions' take {len(prompt)} positions, "
-                f"but a stream has {self._profile.slot_positions} with its speech.",
-                param="input",
-                code="input_too_large",
-            )
-        budget = self._profile.budget_base_frames + self._profile.budget_frames_per_token * prompt.text_tokens
-        return min(options.max_new_tokens or budget, room)
-
-    def _sampling(self, options: StreamOptions) -> Sampling:
-        """The request's rules over the checkpoint's; `do_sample` false is temperature 0."""
-        own = self._defaults
-        sample = _first(options.do_sample, own.do_sample)
-        sub_sample = _first(options.subtalker_dosample, own.subtalker_dosample)
-        return Sampling(
-            temperature=_first(options.temperature, own.temperature) if sample else 0.0,
-            top_k=_first(options.top_k, own.top_k),
-            top_p=_first(options.top_p, own.top_p),
-            repetition_penalty=_first(options.repetition_penalty, own.repetition_penalty),
-            sub_temperature=_first(options.subtalker_temperature, own.subtalker_temperature) if sub_sample else 0.0,
-            sub_top_k=_first(options.subtalker_top_k, own.subtalker_top_k),
-            sub_top_p=_first(options.subtalker_top_p, own.subtalker_top_p),
-        )
+            self._end_now(stream.id, FinishReason.FAILED)
 
     def _description(self) -> Description:
-        return Description(
+        return self._requests.description(
             model=self._model,
-            model_type=self._config.kind,
-            model_size=self._config.size,
-            speakers=self._voices.described(),
-            voice_aliases=self._voices.aliases,
-            languages=self._voices.languages,
-            sampling_defaults=dataclasses.asdict(self._defaults),
-            sample_rate=SAMPLE_RATE,
-            slot_positions=self._profile.slot_positions,
-            max_active=self._profile.max_active,
-            max_waiting=self._profile.max_waiting,
+            speaks=self._speaks,
+            device=str(self._runner.device),
             active=self._scheduler.active,
             waiting=self._scheduler.waiting,
-            device=str(self._runner.device),
-            path="plain",
-            speaks=self._speaks,
         )
-
-
-def _first(value: T | None, default: T) -> T:
-    return default if value is None else value

@@ -38,6 +38,16 @@ class Scheduler:
         """Streams that wait for one."""
         return len(self._waiting)
 
+    @property
+    def full(self) -> bool:
+        """Whether one more stream would be refused."""
+        return not self._free and len(self._waiting) >= self._profile.max_waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `next` would find a stream to run."""
+        return any(stream.runnable for stream in self._running.values())
+
     def find(self, stream_id: str) -> Stream | None:
         """The stream of that id, running or waiting."""
         if stream_id in self._running:
@@ -50,7 +60,7 @@ class Scheduler:
 
     def add(self, stream: Stream) -> None:
         """Take a stream in. Raises Overloaded when as many wait already as may."""
-        if not self._free and len(self._waiting) >= self._profile.max_waiting:
+        if self.full:
             raise Overloaded("Too many utterances are waiting; try again in a moment.")
         self._waiting.append(stream)
         self._fill_slots()
@@ -68,8 +78,9 @@ class Scheduler:
 
     def next(self, now: float) -> Batch | None:
         """The next step's streams, or None when nothing can run. `now` is in seconds, on the clock of Stream.lead."""
-        prefill = [stream for stream in self._running.values() if stream.in_prefill]
-        decode = [stream for stream in self._running.values() if not stream.in_prefill]
+        runnable = [stream for stream in self._running.values() if stream.runnable]
+        prefill = [stream for stream in runnable if stream.in_prefill]
+        decode = [stream for stream in runnable if not stream.in_prefill]
         if not prefill and not decode:
             return None
         rows = self._profile.rows_per_step

@@ -43,6 +43,11 @@ class Chunk:
     def last(self) -> bool:
         return self.finish_reason is not None
 
+    @classmethod
+    def ending(cls, stream_id: str, reason: FinishReason) -> Chunk:
+        """The only chunk of a stream that ended before its first."""
+        return cls(stream_id, np.empty((0, CODEBOOKS), np.int32), 0, reason, 0, 0)
+
 
 Deliver = Callable[[Chunk | ServiceError], None]
 
@@ -64,8 +69,12 @@ class Stream:
         ignore_eos: bool,
         mask_eos: bool,
         deliver: Deliver,
+        text_open: bool = False,
     ) -> None:
-        """`limit` counts sampled frames; the last one sampled within it has no codes of its own (model.md 4)."""
+        """`limit` counts sampled frames; the last one sampled within it has no codes of its own (model.md 4).
+
+        `text_open`: more of the text may come by `feed`, until `close_text`.
+        """
         self.id = stream_id
         self.prompt = prompt
         self.sampling = sampling
@@ -81,7 +90,9 @@ class Stream:
         self._schedule = chunk_schedule
         self._eos_id, self._pad_id = eos_id, pad_id
         self._ignore_eos, self._mask_eos = ignore_eos, mask_eos
+        self.text_tokens = prompt.text_tokens
         self._trailing = list(prompt.trailing)
+        self._text_open = text_open
         self._pending: list[NDArray[np.int32]] = []
         self._chunks = 0
         self._delivered_frames = 0
@@ -102,6 +113,22 @@ class Stream:
         """The cache position of the frame that the next step feeds back."""
         return len(self.prompt) + self.frames - 1
 
+    @property
+    def runnable(self) -> bool:
+        """Whether the next step can run: False while the text to feed with it is still to be written."""
+        return self.in_prefill or not self._text_open or self.frames <= len(self._trailing)
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        """Add tokens of a text that is still being written."""
+        self._trailing += tokens
+        self.text_tokens += len(tokens)
+
+    def close_text(self, end_id: int, limit: int) -> None:
+        """End the text with `end_id`; now that its length is known, at most `limit` frames are sampled in all."""
+        self._trailing.append(end_id)
+        self._text_open = False
+        self.limit = min(self.limit, limit)
+
     def next_text(self) -> int:
         """The text-side id that the step feeding back the latest frame adds (model.md 5.4)."""
         place = self.frames - 1
@@ -109,7 +136,7 @@ class Stream:
 
     def may_end(self) -> bool:
         """Whether the next sample may be the end of speech."""
-        text_is_out = self.frames >= len(self._trailing)
+        text_is_out = not self._text_open and self.frames >= len(self._trailing)
         return self.sampled >= MIN_NEW_TOKENS and not self._ignore_eos and (text_is_out or not self._mask_eos)
 
     def accept(self, codes: NDArray[np.int32]) -> None:
@@ -134,7 +161,7 @@ class Stream:
         if self.finish_reason is None and len(self._pending) < due:
             return None
         codes = np.stack(self._pending) if self._pending else np.empty((0, CODEBOOKS), np.int32)
-        chunk = Chunk(self.id, codes, self._chunks, self.finish_reason, self.prompt.text_tokens, self.frames)
+        chunk = Chunk(self.id, codes, self._chunks, self.finish_reason, self.text_tokens, self.frames)
         self._pending.clear()
         self._chunks += 1
         self._delivered_frames += len(codes)

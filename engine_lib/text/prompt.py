@@ -29,6 +29,14 @@ class Prompt:
         return len(self.text)
 
 
+@dataclass(frozen=True)
+class Voicing:
+    """The prompt's rows for who speaks and how: an instruction's text tokens, then (text, codec) control rows."""
+
+    instruction: tuple[int, ...]
+    control: tuple[tuple[int, int], ...]
+
+
 class Voices:
     """The checkpoint's speakers and languages under every name that a client may use for them."""
 
@@ -99,32 +107,47 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._voices = voices
 
-    def build(
-        self, text: str, *, voice: str | None, language: str | None, instructions: str | None, streaming: bool
-    ) -> Prompt:
+    def build(self, text: str, voicing: Voicing, *, streaming: bool) -> Prompt:
         """The prompt for `text`. `streaming` feeds it one token a frame, else the whole text stands in the prompt.
 
-        Raises InvalidRequest for an unknown voice or language, or a text without a token.
+        Raises InvalidRequest when no token of it is spoken.
         """
         ids = self._config.ids
-        speaker = self._voices.speaker(voice)
         spoken = self._tokenizer.spoken(text)
         if not spoken.text:
             raise InvalidRequest("'input' holds nothing to speak.", param="input", code="empty_input")
-        lanes: list[tuple[int, int]] = []
-        if instructions and self._config.takes_instructions:
-            lanes += [(token, NOTHING) for token in self._tokenizer.instruction(instructions)]
-        lanes += [(token, NOTHING) for token in spoken.role]
-        lanes += _control(ids, self._voices.language_id(language, speaker), self._speaker_id(speaker))
         if streaming:
-            lanes.append((spoken.text[0], ids.codec_bos))
-            trailing = (*spoken.text[1:], ids.tts_eos)
-        else:
-            lanes += [(token, ids.codec_pad) for token in (*spoken.text, ids.tts_eos)]
-            lanes.append((ids.tts_pad, ids.codec_bos))
-            trailing = ()
-        text_lane, codec_lane = zip(*lanes, strict=True)
-        return Prompt(text_lane, codec_lane, trailing, text_tokens=len(spoken.text))
+            return self.begin(voicing, spoken.role, spoken.text[0], (*spoken.text[1:], ids.tts_eos))
+        lanes = [(token, ids.codec_pad) for token in (*spoken.text, ids.tts_eos)]
+        lanes.append((ids.tts_pad, ids.codec_bos))
+        return self._prompt(voicing, spoken.role, lanes, (), len(spoken.text))
+
+    def begin(self, voicing: Voicing, role: tuple[int, int, int], first: int, trailing: tuple[int, ...] = ()) -> Prompt:
+        """The streaming layout's prompt for a text that begins with the token `first`; more may be fed later."""
+        spoken = 1 + sum(token != self._config.ids.tts_eos for token in trailing)
+        return self._prompt(voicing, role, [(first, self._config.ids.codec_bos)], trailing, spoken)
+
+    def voicing(self, *, voice: str | None, language: str | None, instructions: str | None) -> Voicing:
+        """The rows for who speaks and how. Raises InvalidRequest for an unknown voice or language."""
+        speaker = self._voices.speaker(voice)
+        language_id = self._voices.language_id(language, speaker)
+        heard = instructions if self._config.takes_instructions else None
+        return Voicing(
+            instruction=tuple(self._tokenizer.instruction(heard)) if heard else (),
+            control=tuple(_control(self._config.ids, language_id, self._speaker_id(speaker))),
+        )
+
+    def _prompt(
+        self,
+        voicing: Voicing,
+        role: tuple[int, int, int],
+        text_lanes: list[tuple[int, int]],
+        trailing: tuple[int, ...],
+        text_tokens: int,
+    ) -> Prompt:
+        before = [(token, NOTHING) for token in (*voicing.instruction, *role)]
+        text_lane, codec_lane = zip(*before, *voicing.control, *text_lanes, strict=True)
+        return Prompt(text_lane, codec_lane, trailing, text_tokens)
 
     def _speaker_id(self, speaker: str | None) -> int | None:
         return None if speaker is None else self._config.speaker_ids[speaker]

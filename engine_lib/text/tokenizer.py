@@ -18,6 +18,16 @@ QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+ASSISTANT = "assistant\n"  # the role in the template, right before a text
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text that becomes tokens by itself; `end` is the index behind its last character."""
+
+    end: int
+    tokens: tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Spoken:
@@ -37,7 +47,8 @@ class TextTokenizer:
         except Exception as error:  # tokenizers raises bare Exception
             raise ConfigurationError(f"{directory}: vocab.json and merges.txt can't be read: {error}") from error
         self._bpe = Tokenizer(model)
-        self._bpe.normalizer = normalizers.NFC()
+        self._nfc = normalizers.NFC()
+        self._bpe.normalizer = self._nfc
         self._bpe.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated"),
@@ -50,10 +61,24 @@ class TextTokenizer:
         """Tokens of a plain text."""
         return self._bpe.encode(text, add_special_tokens=False).ids
 
+    def encode_pieces(self, text: str) -> list[Piece]:
+        """Tokens of a normalised text by the pre-tokeniser's pieces, in order."""
+        encoding = self._bpe.encode(text, add_special_tokens=False)
+        tokens: dict[int | None, list[int]] = {}
+        ends: dict[int | None, int] = {}
+        for token, (_, end), piece in zip(encoding.ids, encoding.offsets, encoding.word_ids, strict=True):
+            tokens.setdefault(piece, []).append(token)
+            ends[piece] = max(end, ends.get(piece, 0))
+        return [Piece(ends[piece], tuple(part)) for piece, part in tokens.items()]
+
+    def normalise(self, text: str) -> str:
+        """`text` as it is before it is cut: in NFC."""
+        return self._nfc.normalize_str(text)
+
     def assistant(self, text: str) -> list[int]:
         """`text` in the template that asks for speech, up to where the assistant's speech would begin."""
-        head = [self._im_start, *self.encode(f"assistant\n{text}"), self._im_end]
-        return [*head, *self.encode("\n"), self._im_start, *self.encode("assistant\n")]
+        head = [self._im_start, *self.encode(ASSISTANT + text), self._im_end]
+        return [*head, *self.encode("\n"), self._im_start, *self.encode(ASSISTANT)]
 
     def spoken(self, text: str) -> Spoken:
         """Role and text tokens, cut by position like the official code: a leading newline may merge into the role."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,16 @@ class TritonPythonModel:
     def _handle(self, call: Call) -> None:
         name = call.text(wire.ACTION, wire.Action.START)
         stream_id = call.text(wire.STREAM_ID)
+        text, sequence = call.text(wire.TEXT), call.whole(wire.SEQUENCE)
         match name:
-            case wire.Action.START:
+            case wire.Action.START | wire.Action.START_LIVE:
+                start = self._engine.start if name == wire.Action.START else self._engine.start_live
                 options = wire.parse_options(call.text(wire.OPTIONS))
-                self._engine.start(call.text(wire.TEXT), options, stream_id, lambda event: _deliver(call, event))
+                start(text, options, stream_id, lambda event: _deliver(call, event))
+            case wire.Action.APPEND:
+                self._engine.append(stream_id, sequence, text, lambda result: _acknowledge(call, stream_id, result))
+            case wire.Action.END:
+                self._engine.end(stream_id, sequence, lambda result: _acknowledge(call, stream_id, result))
             case wire.Action.CANCEL:
                 self._engine.cancel(stream_id, lambda: call.answer(_acknowledgement(stream_id)))
             case wire.Action.DESCRIBE:
@@ -72,6 +79,13 @@ def _deliver(call: Call, event: Chunk | ServiceError) -> None:
         call.answer(_tensors(event), final=event.last)
 
 
+def _acknowledge(call: Call, stream_id: str, result: int | ServiceError) -> None:
+    if isinstance(result, ServiceError):
+        call.refuse(result)
+    else:
+        call.answer(_acknowledgement(stream_id, result))
+
+
 def _tensors(chunk: Chunk) -> dict[str, Any]:
     return {
         wire.CODES: chunk.codes,
@@ -83,6 +97,6 @@ def _tensors(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _acknowledgement(stream_id: str) -> dict[str, Any]:
+def _acknowledgement(stream_id: str, text_tokens: int = 0) -> dict[str, Any]:
     """A real response, since a bare end of request may not arrive."""
-    return _tensors(Chunk(stream_id, np.empty((0, wire.CODEBOOKS), np.int32), 0, wire.FinishReason.STOP, 0, 0))
+    return _tensors(dataclasses.replace(Chunk.ending(stream_id, wire.FinishReason.STOP), text_tokens=text_tokens))

@@ -42,6 +42,20 @@ class Listener:
     def __init__(self) -> None:
         self._arrived: queue.Queue[Chunk | ServiceError] = queue.Queue()
         self.deliver = self._arrived.put
+        self._before = Heard()
+
+    @property
+    def heard(self) -> int:
+        """Frames taken by `hear`."""
+        return sum(len(chunk.codes) for chunk in self._before.chunks)
+
+    def hear(self) -> None:
+        """Take the next chunk and keep it for `rest`."""
+        self._before.chunks.append(self.next())
+
+    def rest(self) -> Heard:
+        """All chunks, those that `hear` took included."""
+        return Heard([*self._before.chunks, *self.all().chunks])
 
     def next(self) -> Chunk:
         event = self._arrived.get(timeout=PATIENCE_S)

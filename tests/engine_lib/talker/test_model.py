@@ -28,13 +28,10 @@ class Loaded:
         self.prompts = PromptBuilder(self.config, tokenizer, Voices(self.config, {}))
 
     def prompt(self, request: dict) -> Prompt:
-        return self.prompts.build(
-            request["text"],
-            voice=request.get("speaker"),
-            language=request.get("language"),
-            instructions=request.get("instruct"),
-            streaming=not request.get("non_streaming_mode", True),
+        voicing = self.prompts.voicing(
+            voice=request.get("speaker"), language=request.get("language"), instructions=request.get("instruct")
         )
+        return self.prompts.build(request["text"], voicing, streaming=not request.get("non_streaming_mode", True))
 
     def embedded(self, prompt: Prompt) -> torch.Tensor:
         return self.talker.prompt_embedding(torch.tensor(prompt.text), torch.tensor(prompt.codec))

@@ -1,0 +1,150 @@
+"""Turn what clients ask for into streams: prompt, sampling rules, limits. Knows no tensors and no scheduling."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import TYPE_CHECKING, TypeVar
+
+from engine_lib.errors import InvalidRequest
+from engine_lib.profile import Profile
+from engine_lib.talker.config import SamplingDefaults, TalkerConfig
+from engine_lib.talker.stream import Deliver, Sampling, Stream
+from engine_lib.text.live import LiveText
+from engine_lib.text.prompt import Prompt, PromptBuilder, Voices, Voicing
+from engine_lib.text.tokenizer import ASSISTANT, TextTokenizer
+from engine_lib.wire import SAMPLE_RATE, Description, StreamOptions, check_text
+
+if TYPE_CHECKING:
+    from engine_lib.talker.live import LiveUtterance
+
+T = TypeVar("T")
+
+
+class Requests:
+    """Everything that a checkpoint and a profile say about a request."""
+
+    def __init__(
+        self, config: TalkerConfig, tokenizer: TextTokenizer, defaults: SamplingDefaults, profile: Profile
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._defaults = defaults
+        self._profile = profile
+        self._voices = Voices(config, profile.voice_aliases)
+        self._prompts = PromptBuilder(config, tokenizer, self._voices)
+
+    def stream(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> Stream:
+        """A stream that speaks `text`. Raises InvalidRequest naming the field when it can't be spoken."""
+        prompt = self._prompts.build(check_text(text), self.voicing(options), streaming=not options.non_streaming_mode)
+        self._check_room(prompt)
+        return self._made(stream_id, prompt, options, deliver, self._budget(prompt.text_tokens), live=False)
+
+    def voicing(self, options: StreamOptions) -> Voicing:
+        """Who speaks and how. Raises InvalidRequest for an unknown voice or language, or too long an instruction."""
+        voicing = self._prompts.voicing(
+            voice=options.voice, language=options.language, instructions=options.instructions
+        )
+        if len(voicing.instruction) >= self._profile.slot_positions // 2:
+            raise InvalidRequest(
+                "'instructions' are longer than a stream can hold.", param="instructions", code="input_too_large"
+            )
+        return voicing
+
+    def live_text(self) -> LiveText:
+        """An empty text that is still to be written."""
+        return LiveText(self._tokenizer, ASSISTANT)
+
+    def begin(self, utterance: LiveUtterance) -> Stream | None:
+        """The stream of a live text, once the text has a token; the tokens go into it."""
+        role, text = [self._config.ids.im_start, *utterance.tokens][:3], utterance.tokens[2:]
+        if not text:
+            return None
+        prompt = self._prompts.begin(utterance.voicing, (role[0], role[1], role[2]), text[0])
+        self._check_room(prompt)
+        stream = self._made(
+            utterance.stream_id, prompt, utterance.options, utterance.deliver, self._profile.slot_positions, live=True
+        )
+        stream.feed(text[1:])
+        return stream
+
+    def has_room(self, stream: Stream, tokens: int) -> bool:
+        """Whether `tokens` more, one a frame, fit in the stream's slot."""
+        return len(stream.prompt) + stream.text_tokens + tokens <= self._profile.slot_positions
+
+    def close_text(self, stream: Stream) -> None:
+        """Tell a stream that its text has ended."""
+        stream.close_text(self._config.ids.tts_eos, self._budget(stream.text_tokens))
+
+    def description(self, *, model: str, speaks: bool, device: str, active: int, waiting: int) -> Description:
+        """What clients may know."""
+        return Description(
+            model=model,
+            model_type=self._config.kind,
+            model_size=self._config.size,
+            speakers=self._voices.described(),
+            voice_aliases=self._voices.aliases,
+            languages=self._voices.languages,
+            sampling_defaults=dataclasses.asdict(self._defaults),
+            sample_rate=SAMPLE_RATE,
+            slot_positions=self._profile.slot_positions,
+            max_active=self._profile.max_active,
+            max_waiting=self._profile.max_waiting,
+            active=active,
+            waiting=waiting,
+            device=device,
+            path="plain",
+            speaks=speaks,
+        )
+
+    def _made(
+        self, stream_id: str, prompt: Prompt, options: StreamOptions, deliver: Deliver, limit: int, *, live: bool
+    ) -> Stream:
+        mask_eos = options.mask_eos_until_text_end
+        return Stream(
+            stream_id,
+            prompt,
+            sampling=self._sampling(options),
+            seed=secrets.randbits(63) if options.seed is None else options.seed,
+            # A frame sampled last isn't fed back, so it takes no position.
+            limit=min(options.max_new_tokens or limit, self._profile.slot_positions - len(prompt) + 1),
+            chunk_schedule=options.stream_chunk_schedule or self._profile.chunk_schedule,
+            eos_id=self._config.ids.codec_eos,
+            pad_id=self._config.ids.tts_pad,
+            ignore_eos=options.ignore_eos,
+            mask_eos=live if mask_eos is None else mask_eos,
+            deliver=deliver,
+            text_open=live,
+        )
+
+    def _budget(self, text_tokens: int) -> int:
+        """Frames that a text of this length may take: the model sometimes never stops by itself."""
+        return self._profile.budget_base_frames + self._profile.budget_frames_per_token * text_tokens
+
+    def _check_room(self, prompt: Prompt) -> None:
+        if len(prompt) >= self._profile.slot_positions:
+            raise InvalidRequest(
+                f"'input' and 'instructions' take {len(prompt)} positions, "
+                f"but a stream has {self._profile.slot_positions} with its speech.",
+                param="input",
+                code="input_too_large",
+            )
+
+    def _sampling(self, options: StreamOptions) -> Sampling:
+        """The request's rules over the checkpoint's; `do_sample` false is temperature 0."""
+        own = self._defaults
+        sample = _first(options.do_sample, own.do_sample)
+        sub_sample = _first(options.subtalker_dosample, own.subtalker_dosample)
+        return Sampling(
+            temperature=_first(options.temperature, own.temperature) if sample else 0.0,
+            top_k=_first(options.top_k, own.top_k),
+            top_p=_first(options.top_p, own.top_p),
+            repetition_penalty=_first(options.repetition_penalty, own.repetition_penalty),
+            sub_temperature=_first(options.subtalker_temperature, own.subtalker_temperature) if sub_sample else 0.0,
+            sub_top_k=_first(options.subtalker_top_k, own.subtalker_top_k),
+            sub_top_p=_first(options.subtalker_top_p, own.subtalker_top_p),
+        )
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value
