@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 
 METRICS_PERIOD_S = 0.25
+# Upper borders of histogram buckets.
+SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192)
+ROWS = (1, 2, 4, 8, 16, 32, 64)
 # Triton's name for each kind of error; the nearest base decides.
 STATUS: dict[type[ServiceError], str] = {
     InvalidRequest: "INVALID_ARG",
@@ -38,12 +41,17 @@ STATUS: dict[type[ServiceError], str] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of the engine's on Triton's /metrics. `read` is called often and must be quick."""
+    """One series on Triton's /metrics: a gauge, a counter, or with `buckets` a histogram.
+
+    `read` gives a gauge's value, a counter's total, or a histogram's new observations; it's called often.
+    """
 
     name: str
     description: str
-    read: Callable[[], float]
+    read: Callable[[], float | list[float]]
     counter: bool = False
+    buckets: tuple[float, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Call:
@@ -99,8 +107,8 @@ class Port:
         """`handle` gets each call on the intake thread; a ServiceError that it raises becomes the call's answer."""
         self._pb = pb_utils
         self._handle = handle
-        self._metrics = [(metric, self._triton_metric(metric)) for metric in metrics]
-        self._told: dict[str, float] = {}
+        families: dict[str, Any] = {}
+        self._metrics = [_Shown(pb_utils, metric, families) for metric in metrics]
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, Tensors | ServiceError, bool] | None] = queue.SimpleQueue()
         self._threads = [
@@ -169,19 +177,39 @@ class Port:
         except self._pb.TritonModelException as error:
             log.warning("a response could not be sent: %s", error)
 
-    def _triton_metric(self, metric: Metric) -> Any:
-        kind = self._pb.MetricFamily.COUNTER if metric.counter else self._pb.MetricFamily.GAUGE
-        family = self._pb.MetricFamily(name=metric.name, description=metric.description, kind=kind)
-        return family, family.Metric(labels={})  # the metric dies with its family
-
     def _refresh_metrics(self) -> None:
-        for metric, (_, triton) in self._metrics:
-            value = metric.read()
-            if metric.counter:
-                triton.increment(value - self._told.get(metric.name, 0))
-                self._told[metric.name] = value
-            else:
-                triton.set(value)
+        for shown in self._metrics:
+            shown.refresh()
+
+
+class _Shown:
+    """A metric on Triton's page. Triton's object dies with its family, so both are kept."""
+
+    def __init__(self, pb_utils: Any, metric: Metric, families: dict[str, Any]) -> None:
+        kinds = pb_utils.MetricFamily
+        kind = kinds.HISTOGRAM if metric.buckets else kinds.COUNTER if metric.counter else kinds.GAUGE
+        if metric.name not in families:
+            families[metric.name] = kinds(name=metric.name, description=metric.description, kind=kind)
+        self._metric = metric
+        self._family = families[metric.name]
+        labels = dict(metric.labels)
+        if metric.buckets:
+            self._shown = self._family.Metric(labels=labels, buckets=list(metric.buckets))
+        else:
+            self._shown = self._family.Metric(labels=labels)
+        self._total = 0.0
+
+    def refresh(self) -> None:
+        """Show the present value."""
+        value = self._metric.read()
+        if isinstance(value, list):
+            for observation in value:
+                self._shown.observe(observation)
+        elif self._metric.counter:
+            self._shown.increment(value - self._total)
+            self._total = value
+        else:
+            self._shown.set(value)
 
 
 def text_tensor(text: str) -> NDArray[np.object_]:

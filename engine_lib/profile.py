@@ -33,6 +33,7 @@ class Profile:
     chunk_schedule: tuple[int, ...] = (1, 2, 4, 8, 12)  # frames; the last repeats
     scheduling: Literal["deadline", "round_robin"] = "deadline"
     urgent_lead_ms: int = 1000  # deadline: streams with less audio ahead of playback go first
+    hurry_lead_ms: int = 200  # with less audio ahead of playback, chunks leave before they are full
     rows_per_step: int = 32  # streams that make one frame together at most
     # Length
     budget_base_frames: int = 75  # without max_new_tokens a text may take this many frames ...
@@ -56,7 +57,7 @@ class Profile:
             "max_active", "slot_positions", "rows_per_step", "budget_base_frames", "codec_rows", "flush_characters",
         ):  # fmt: skip
             _require(getattr(self, key) >= 1, key, "must be at least 1")
-        for key in ("max_waiting", "urgent_lead_ms", "budget_frames_per_token", "flush_after_ms"):
+        for key in ("max_waiting", "urgent_lead_ms", "hurry_lead_ms", "budget_frames_per_token", "flush_after_ms"):
             _require(getattr(self, key) >= 0, key, "must not be negative")
         for key in ("codec_idle_timeout_s", "live_idle_timeout_s"):
             _require(getattr(self, key) > 0, key, "must be above 0")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -24,6 +24,7 @@ from engine_lib.codec.jobs import CodecJob, PcmChunk
 from engine_lib.codec.model import Decoder
 from engine_lib.codec.runner import Codes, Pcm, Runner
 from engine_lib.errors import NotReady, ServiceError
+from engine_lib.metrics import Samples
 from engine_lib.profile import Profile
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Metrics:
     frames: int = 0
     failures: int = 0  # streams that ended because decoding failed or their codes were wrong
     timeouts: int = 0  # streams whose next chunk didn't come
+    batch_rows: Samples = field(default_factory=Samples)
+    batch_s: Samples = field(default_factory=Samples)
 
 
 class Engine:
@@ -170,6 +173,7 @@ class Engine:
         return False
 
     def _decode(self, batch: list[Turn]) -> None:
+        begin = self._clock()
         try:
             for turn in batch:
                 if turn.fresh:
@@ -186,6 +190,8 @@ class Engine:
         self.metrics.rows += len(batch)
         self.metrics.frames += sum(len(turn.job.codes) for turn in batch)
         now = self._clock()
+        self.metrics.batch_rows.observe(len(batch))
+        self.metrics.batch_s.observe(now - begin)
         for turn, pcm in zip(batch, decoded, strict=True):
             first = self._backlog.frames_before(turn) == 0
             self._backlog.finish(turn, turn.job.chunk(self._audible(pcm) if first else pcm), now)

@@ -11,11 +11,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from engine_lib.errors import ConfigurationError, InvalidRequest, NotFound, ServiceError
+from engine_lib.metrics import Samples
 from engine_lib.profile import Profile
 from engine_lib.recent import RecentNames
 from engine_lib.talker.config import SamplingDefaults, TalkerConfig
@@ -32,6 +34,18 @@ log = logging.getLogger(__name__)
 
 ROW_TILE = {"cpu": 8, "cuda": 32}  # rows of one product, see runner.py; a GPU hardly notices idle ones
 REMEMBERED = 4096  # streams that ended, and cancels that overtook their start on the way through Triton
+
+
+@dataclass
+class Metrics:
+    """Counts since the start. The engine's thread writes, any thread reads."""
+
+    frames: int = 0
+    finished: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))
+    failed_steps: int = 0
+    step_s: Samples = field(default_factory=Samples)
+    step_rows: Samples = field(default_factory=Samples)
+    first_chunk_s: Samples = field(default_factory=Samples)  # from a stream's arrival at the scheduler
 
 
 class Engine:
@@ -55,6 +69,7 @@ class Engine:
         self._live = LiveDesk(self._requests, self._scheduler, profile, self._give_up)
         self._model, self._speaks = model, speaks
         self._clock = clock
+        self.metrics = Metrics()
         self._cancelled_early = RecentNames(REMEMBERED)
         self._ended = RecentNames(REMEMBERED)
         self._inbox: list[Callable[[], None]] = []
@@ -105,7 +120,7 @@ class Engine:
         Raises InvalidRequest naming the field when the request can't be spoken.
         """
         stream = self._requests.stream(text, options, stream_id or uuid.uuid4().hex, deliver)
-        self._post(lambda: self._start(stream.id, deliver, lambda: self._scheduler.add(stream)))
+        self._post(lambda: self._start(stream.id, deliver, lambda: self._scheduler.add(stream, self._clock())))
 
     def start_live(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> None:
         """Speak a text that is still being written, from `text` on, which may be empty. Else as `start`."""
@@ -173,7 +188,8 @@ class Engine:
         return not self._closed
 
     def _step(self) -> None:
-        batch = self._scheduler.next(self._clock())
+        begin = self._clock()
+        batch = self._scheduler.next(begin)
         if batch is None:
             return
         try:
@@ -183,8 +199,10 @@ class Engine:
             self._fail(batch)
             return
         now = self._clock()
+        self.metrics.step_s.observe(now - begin)
+        self.metrics.step_rows.observe(len(sampled))
         for stream, codes in sampled:
-            stream.accept(codes)
+            self.metrics.frames += stream.accept(codes)
             self._deliver(stream, now)
 
     def _start(self, stream_id: str, deliver: Deliver, take_in: Callable[[], None]) -> None:
@@ -235,17 +253,21 @@ class Engine:
         chunk = stream.take_chunk(now)
         if chunk is None:
             return
-        if chunk.last:
+        if chunk.index == 0:
+            self.metrics.first_chunk_s.observe(now - stream.arrived)
+        if chunk.finish_reason is not None:
             if stream.slot is not None:
                 self._scheduler.remove(stream)
             self._live.remove(stream.id)
             self._ended.add(stream.id)
+            self.metrics.finished[chunk.finish_reason] += 1
             if chunk.finish_reason is FinishReason.LENGTH:
                 log.warning("stream %s reached its limit of %d frames", stream.id, stream.limit)
         stream.deliver(chunk)
 
     def _fail(self, batch: Batch) -> None:
         streams = [*batch.prefill, *batch.decode]
+        self.metrics.failed_steps += 1
         log.exception("a step failed; streams %s end", ", ".join(stream.id for stream in streams))
         for stream in streams:
             self._end_now(stream.id, FinishReason.FAILED)

@@ -116,7 +116,7 @@ class LiveDesk:
         if self._scheduler.full or len(self._utterances) >= self._profile.max_active + self._profile.max_waiting:
             raise Overloaded("Too many utterances are waiting; try again in a moment.")
         self._utterances[utterance.stream_id] = utterance
-        self._advance(utterance)
+        self._advance(utterance, utterance.touched)
         waited = [entry for entry in self._early if entry[1] == utterance.stream_id]
         self._early = [entry for entry in self._early if entry[1] != utterance.stream_id]
         for _, _, action, _ in waited:
@@ -128,9 +128,9 @@ class LiveDesk:
             self._hold(stream_id, lambda: self.append(stream_id, sequence, text, done, now), done, now)
             return
         utterance = self._utterances[stream_id]
-        self._act(utterance, lambda: utterance.append(sequence, text, now), done)
+        self._act(utterance, lambda: utterance.append(sequence, text, now), done, now)
         if utterance.text.held >= self._profile.flush_characters:
-            self._flush(utterance)
+            self._flush(utterance, now)
 
     def end(self, stream_id: str, sequence: int, done: Done, now: float) -> None:
         """Close a text, or hold the action until the text's start."""
@@ -138,7 +138,7 @@ class LiveDesk:
             self._hold(stream_id, lambda: self.end(stream_id, sequence, done, now), done, now)
             return
         utterance = self._utterances[stream_id]
-        self._act(utterance, lambda: utterance.end(sequence), done)
+        self._act(utterance, lambda: utterance.end(sequence), done, now)
 
     def remove(self, stream_id: str) -> LiveUtterance | None:
         """Forget a text whose stream has ended, or that never got one."""
@@ -164,7 +164,7 @@ class LiveDesk:
         open_texts = [utterance for utterance in self._utterances.values() if not utterance.ended]
         for utterance in open_texts:
             if self._is_held(utterance) and now - utterance.touched >= self._profile.flush_after_ms / 1000:
-                self._flush(utterance)
+                self._flush(utterance, now)
         idle = [u.stream_id for u in open_texts if now - u.touched >= self._profile.live_idle_timeout_s]
         for stream_id in idle:
             log.warning("stream %s: no text came for %g s", stream_id, self._profile.live_idle_timeout_s)
@@ -173,31 +173,31 @@ class LiveDesk:
     def _is_held(self, utterance: LiveUtterance) -> bool:
         return utterance.visible and utterance.text.held > 0
 
-    def _flush(self, utterance: LiveUtterance) -> None:
+    def _flush(self, utterance: LiveUtterance, now: float) -> None:
         self.flushes += 1
         utterance.flush()
-        self._advance(utterance)
+        self._advance(utterance, now)
 
-    def _act(self, utterance: LiveUtterance, action: Callable[[], None], done: Done) -> None:
+    def _act(self, utterance: LiveUtterance, action: Callable[[], None], done: Done, now: float) -> None:
         try:
             action()
         except ServiceError as error:
             done(error)
         else:
-            refusal = self._advance(utterance)
+            refusal = self._advance(utterance, now)
             done(utterance.committed if refusal is None else refusal)
 
-    def _advance(self, utterance: LiveUtterance) -> ServiceError | None:
+    def _advance(self, utterance: LiveUtterance, now: float) -> ServiceError | None:
         """Hand final tokens to the stream, which begins with the first of them; why that isn't possible."""
         try:
-            if self._feed(utterance) and utterance.ended and utterance.stream:
+            if self._feed(utterance, now) and utterance.ended and utterance.stream:
                 self._requests.close_text(utterance.stream)
         except ServiceError as error:
             self._give_up(utterance, error)
             return error
         return None
 
-    def _feed(self, utterance: LiveUtterance) -> bool:
+    def _feed(self, utterance: LiveUtterance, now: float) -> bool:
         """False while there is no stream to feed."""
         if not utterance.visible:
             return False
@@ -205,7 +205,7 @@ class LiveDesk:
             stream = self._requests.begin(utterance)
             if stream is None:
                 return False
-            self._scheduler.add(stream)
+            self._scheduler.add(stream, now)
             utterance.stream = stream
         elif self._requests.has_room(utterance.stream, len(utterance.tokens)):
             utterance.stream.feed(utterance.tokens)

@@ -109,6 +109,8 @@ class Requests:
             # A frame sampled last isn't fed back, so it takes no position.
             limit=min(options.max_new_tokens or limit, self._profile.slot_positions - len(prompt) + 1),
             chunk_schedule=options.stream_chunk_schedule or self._profile.chunk_schedule,
+            # A client's own plan is kept to the letter.
+            hurry_lead_s=float("-inf") if options.stream_chunk_schedule else self._profile.hurry_lead_ms / 1000,
             eos_id=self._config.ids.codec_eos,
             pad_id=self._config.ids.tts_pad,
             ignore_eos=options.ignore_eos,

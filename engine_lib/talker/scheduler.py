@@ -9,6 +9,8 @@ from engine_lib.errors import Overloaded
 from engine_lib.profile import Profile
 from engine_lib.talker.stream import Stream
 
+PATIENCE = 25  # steps
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -58,10 +60,11 @@ class Scheduler:
         """Every stream, running ones first."""
         return [*self._running.values(), *self._waiting]
 
-    def add(self, stream: Stream) -> None:
-        """Take a stream in. Raises Overloaded when as many wait already as may."""
+    def add(self, stream: Stream, now: float) -> None:
+        """Take a stream in at `now`, in seconds. Raises Overloaded when as many wait already as may."""
         if self.full:
             raise Overloaded("Too many utterances are waiting; try again in a moment.")
+        stream.arrived, stream.last_step = now, self._steps
         self._waiting.append(stream)
         self._fill_slots()
 
@@ -92,9 +95,12 @@ class Scheduler:
         return Batch(prefill[:rows], decode)
 
     def _urgency(self, stream: Stream, now: float) -> tuple[int, float]:
-        """Least first. Deadline: about to run dry by how soon, then not yet heard, then the rest by how soon."""
-        if self._profile.scheduling == "round_robin":
-            return 0, stream.last_step
+        """Least first. Deadline: about to run dry by how soon, then not yet heard, then the rest by how soon.
+
+        Whoever was passed over PATIENCE times goes before all of these, so that nobody starves under overload.
+        """
+        if self._profile.scheduling == "round_robin" or self._steps - stream.last_step > PATIENCE:
+            return -1, stream.last_step
         lead = stream.lead(now)
         if stream.has_spoken and lead < self._profile.urgent_lead_ms / 1000:
             return 0, lead

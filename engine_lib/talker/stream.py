@@ -64,6 +64,7 @@ class Stream:
         seed: int,
         limit: int,
         chunk_schedule: Sequence[int],
+        hurry_lead_s: float,
         eos_id: int,
         pad_id: int,
         ignore_eos: bool,
@@ -73,6 +74,7 @@ class Stream:
     ) -> None:
         """`limit` counts sampled frames; the last one sampled within it has no codes of its own (model.md 4).
 
+        `hurry_lead_s`: with less sound than this ahead of the listener, chunks leave before they are full.
         `text_open`: more of the text may come by `feed`, until `close_text`.
         """
         self.id = stream_id
@@ -86,8 +88,10 @@ class Stream:
         self.sampled = 0  # first codes drawn, the end of speech included
         self.frames = 0
         self.finish_reason: FinishReason | None = None
-        self.last_step = 0  # number of the engine step that last ran it
+        self.arrived = 0.0  # seconds, when the scheduler took it in
+        self.last_step = 0  # number of the scheduler's step that last ran it, or took it in
         self._schedule = chunk_schedule
+        self._hurry_lead_s = hurry_lead_s
         self._eos_id, self._pad_id = eos_id, pad_id
         self._ignore_eos, self._mask_eos = ignore_eos, mask_eos
         self.text_tokens = prompt.text_tokens
@@ -139,8 +143,8 @@ class Stream:
         text_is_out = not self._text_open and self.frames >= len(self._trailing)
         return self.sampled >= MIN_NEW_TOKENS and not self._ignore_eos and (text_is_out or not self._mask_eos)
 
-    def accept(self, codes: NDArray[np.int32]) -> None:
-        """Take the codes [16] that a step sampled: one more frame, or the end."""
+    def accept(self, codes: NDArray[np.int32]) -> bool:
+        """Take the codes [16] that a step sampled. True: they are one more frame. False: the end."""
         self.sampled += 1
         if codes[0] == self._eos_id:
             self.finish_reason = FinishReason.STOP
@@ -149,6 +153,7 @@ class Stream:
         else:
             self.frames += 1
             self._pending.append(codes)
+        return self.finish_reason is None
 
     def end(self, reason: FinishReason) -> None:
         """End early; what wasn't delivered yet is dropped."""
@@ -157,8 +162,7 @@ class Stream:
 
     def take_chunk(self, now: float) -> Chunk | None:
         """The next chunk if the plan or the stream's end says that it's due. `now` is in seconds."""
-        due = self._schedule[min(self._chunks, len(self._schedule) - 1)]
-        if self.finish_reason is None and len(self._pending) < due:
+        if self.finish_reason is None and not self._is_due(now):
             return None
         codes = np.stack(self._pending) if self._pending else np.empty((0, CODEBOOKS), np.int32)
         chunk = Chunk(self.id, codes, self._chunks, self.finish_reason, self.text_tokens, self.frames)
@@ -168,6 +172,12 @@ class Stream:
         if self._first_delivery is None and len(codes):
             self._first_delivery = now
         return chunk
+
+    def _is_due(self, now: float) -> bool:
+        """Whether the plan's next chunk is full, or part of it is needed at once to keep the listener in sound."""
+        due = self._schedule[min(self._chunks, len(self._schedule) - 1)]
+        needed = self.has_spoken and self.lead(now) < self._hurry_lead_s
+        return len(self._pending) >= (1 if needed else due)
 
     def lead(self, now: float) -> float:
         """Seconds of delivered sound that a listener who started at the first chunk has still ahead."""

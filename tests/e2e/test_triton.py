@@ -175,3 +175,32 @@ def test_case_56_inputs_of_perf_analyzer_are_spoken_in_several_responses(path, t
             answer = session.finish()["1"]
         assert len(answer.tensors) > 1
         assert len(answer.pcm) > 0
+
+
+def metric(server: Serving, series: str) -> float:
+    """A series' value on Triton's page, 0 where it isn't yet."""
+    text = httpx.get(server.facts["triton_metrics"]).text
+    found = re.search(rf"^{re.escape(series)} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_triton_counts_what_the_engines_do(server: Serving) -> None:
+    series = [
+        'qwen3_tts_streams_total{finish_reason="length"}',
+        "qwen3_tts_frames_total",
+        "qwen3_tts_step_seconds_count",
+        "qwen3_tts_step_rows_count",
+        "qwen3_tts_first_chunk_seconds_count",
+        "qwen3_tts_codec_frames_total",
+        "qwen3_tts_codec_batch_rows_count",
+        "qwen3_tts_codec_batch_seconds_count",
+    ]
+    before = [metric(server, name) for name in series]
+    ask(server.triton_grpc, "tts", TEXT, ignore_eos=True, max_new_tokens=11, stream_chunk_schedule=[5])
+    least = [1, 10, 10, 10, 1, 10, 2, 2]
+    wait_for(
+        lambda: all(
+            metric(server, name) >= was + grown for name, was, grown in zip(series, before, least, strict=True)
+        ),
+        10,
+    )

@@ -10,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import wire
-from engine_lib.adapter import Call, Metric, Port, log_to_stderr, text_tensor
+from engine_lib.adapter import ROWS, SECONDS, Call, Metric, Port, log_to_stderr, text_tensor
 from engine_lib.codec.engine import CodecJob, Engine, PcmChunk
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings
@@ -34,10 +34,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(error.message) from error
         self._cancelled = RecentNames(4096)
         self._messenger = ThreadPoolExecutor(1, thread_name_prefix="tell-talker")
-        metrics = [
-            Metric("qwen3_tts_codec_active_streams", "Streams that hold a codec slot", lambda: self._engine.active)
-        ]
-        self._port = Port(pb_utils, self._handle, metrics)
+        self._port = Port(pb_utils, self._handle, _metrics(self._engine))
 
     def execute(self, requests: list[Any]) -> None:
         """Only enqueue: answers come as they come."""
@@ -67,6 +64,22 @@ class TritonPythonModel:
                 reply=lambda event: _reply(call, event),
             )
         )
+
+
+def _metrics(engine: Engine) -> list[Metric]:
+    meters = engine.metrics
+    return [
+        Metric("qwen3_tts_codec_active_streams", "Streams that hold a codec slot", lambda: engine.active),
+        Metric("qwen3_tts_codec_frames_total", "Frames decoded", lambda: meters.frames, counter=True),
+        Metric(
+            "qwen3_tts_codec_failures_total", "Streams that ended in the codec", lambda: meters.failures, counter=True
+        ),
+        Metric(
+            "qwen3_tts_codec_timeouts_total", "Streams whose chunks stayed out", lambda: meters.timeouts, counter=True
+        ),
+        Metric("qwen3_tts_codec_batch_rows", "Chunks decoded together", meters.batch_rows.drain, buckets=ROWS),
+        Metric("qwen3_tts_codec_batch_seconds", "Time of a batch", meters.batch_s.drain, buckets=SECONDS),
+    ]
 
 
 def _reply(call: Call, event: PcmChunk | ServiceError) -> None:

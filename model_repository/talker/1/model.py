@@ -9,7 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import wire
-from engine_lib.adapter import Call, Metric, Port, log_to_stderr, text_tensor
+from engine_lib.adapter import ROWS, SECONDS, Call, Metric, Port, log_to_stderr, text_tensor
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
 from engine_lib.startup import prepare
@@ -31,11 +31,7 @@ class TritonPythonModel:
             )
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(error.message) from error
-        metrics = [
-            Metric("qwen3_tts_active_streams", "Streams that hold a talker slot", lambda: self._engine.active),
-            Metric("qwen3_tts_waiting_streams", "Streams that wait for a talker slot", lambda: self._engine.waiting),
-        ]
-        self._port = Port(pb_utils, self._handle, metrics)
+        self._port = Port(pb_utils, self._handle, _metrics(self._engine))
 
     def execute(self, requests: list[Any]) -> None:
         """Only enqueue: answers come as they come."""
@@ -70,6 +66,41 @@ class TritonPythonModel:
                 )
             case _:
                 raise InvalidRequest(f"Unknown ACTION {name!r}.", param=wire.ACTION)
+
+
+def _metrics(engine: Engine) -> list[Metric]:
+    meters = engine.metrics
+    finished = [
+        Metric(
+            "qwen3_tts_streams_total",
+            "Streams that ended, by why",
+            lambda reason=reason: meters.finished[reason],
+            counter=True,
+            labels={"finish_reason": reason},
+        )
+        for reason in wire.FinishReason
+    ]
+    return [
+        *finished,
+        Metric("qwen3_tts_active_streams", "Streams that hold a talker slot", lambda: engine.active),
+        Metric("qwen3_tts_waiting_streams", "Streams that wait for a talker slot", lambda: engine.waiting),
+        Metric("qwen3_tts_frames_total", "Frames of 80 ms spoken", lambda: meters.frames, counter=True),
+        Metric("qwen3_tts_failed_steps_total", "Steps that broke", lambda: meters.failed_steps, counter=True),
+        Metric(
+            "qwen3_tts_flushed_texts_total",
+            "Live texts spoken before they were known to be final",
+            lambda: engine.flushes,
+            counter=True,
+        ),
+        Metric("qwen3_tts_step_seconds", "Time of a step", meters.step_s.drain, buckets=SECONDS),
+        Metric("qwen3_tts_step_rows", "Streams that a step served", meters.step_rows.drain, buckets=ROWS),
+        Metric(
+            "qwen3_tts_first_chunk_seconds",
+            "Time from a stream's arrival to its first chunk of codes",
+            meters.first_chunk_s.drain,
+            buckets=SECONDS,
+        ),
+    ]
 
 
 def _deliver(call: Call, event: Chunk | ServiceError) -> None:
