@@ -13,6 +13,7 @@ from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings, packaged_profiles
 from proxy import configuration, launch, speak
 from proxy.settings import Settings
+from proxy.triton_process import TritonPlan
 
 PROGRAM = "qwen3-tts-triton"
 TRITON_PORTS = (8001, 8002, 8003)  # gRPC, metrics, HTTP
@@ -107,6 +108,10 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="or auto, which picks free ones (8001,8002,8003)",
     )  # fmt: skip
     parser.add_argument(
+        "--on-triton-death", choices=["restart", "exit"], default="restart",
+        help="what to do when Triton or one of its models dies (restart)",
+    )  # fmt: skip
+    parser.add_argument(
         "--drain-timeout", type=_seconds, default=30.0, metavar="S",
         help="how long running responses may go on after Ctrl-C or SIGTERM (30)",
     )  # fmt: skip
@@ -182,17 +187,13 @@ def _serve(options: argparse.Namespace) -> int:
         environment=environment,
         host=options.host or environment.get("QWEN3_TTS_HOST") or "127.0.0.1",
         port=options.port if options.port is not None else _environment_port(environment),
-        triton_host=options.triton_host,
-        triton_ports=options.triton_ports,
+        triton=None if options.triton_url else _triton_plan(options, environment),
         triton_urls=tuple(options.triton_url),
-        tritonserver=options.tritonserver or environment.get("QWEN3_TTS_TRITONSERVER"),
-        model_repository=options.model_repository or environment.get("QWEN3_TTS_MODEL_REPOSITORY"),
         drain_timeout_s=options.drain_timeout,
-        verbose=options.verbose,
         announce=options.announce,
     )
     Settings.from_environment(environment)  # a wrong one is refused here, before a process starts
-    if not plan.triton_urls:
+    if plan.triton:
         settings = EngineSettings.from_environment(environment)
         if settings.model == configuration.NOISE:
             _say_line(
@@ -200,6 +201,18 @@ def _serve(options: argparse.Namespace) -> int:
             )
         _say_line(configuration.describe(settings))
     return launch.run(plan, _say_line)
+
+
+def _triton_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> TritonPlan:
+    return TritonPlan(
+        environment=environment,
+        host=options.triton_host,
+        ports=options.triton_ports,
+        program=options.tritonserver or environment.get("QWEN3_TTS_TRITONSERVER"),
+        repository=options.model_repository or environment.get("QWEN3_TTS_MODEL_REPOSITORY"),
+        restart=options.on_triton_death == "restart",
+        verbose=options.verbose,
+    )
 
 
 def _environment_port(environment: Mapping[str, str]) -> int:

@@ -4,7 +4,8 @@
     ├── tritonserver              its own process group, with its stubs
     └── python -m proxy.web       its own process group; the socket it listens on comes from here
 
-One ends, the other is stopped, and the exit code says which it was. If this process is killed, the kernel kills both
+When the proxy ends, Triton is stopped; when Triton or one of its models dies, it is started again, or both are stopped
+(--on-triton-death). The exit code says which it was. If this process is killed, the kernel kills both
 (tether.py), Triton's stubs notice, and the next `serve` removes what is left in /dev/shm.
 """
 
@@ -15,20 +16,18 @@ import contextlib
 import enum
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from proxy import ports, shared_memory, triton_server
+from proxy import ports
 from proxy.child import Child, adopt_orphans
-from proxy.triton_log import TritonLog
+from proxy.triton_process import TritonPlan, TritonProcess
 
 PROBE_INTERVAL_S = 0.25
 STOP_GRACE_S = 10.0  # beyond the time a process was told it may take to stop; then it is killed
@@ -52,13 +51,9 @@ class Plan:
     environment: Mapping[str, str]
     host: str
     port: int  # 0: any free one
-    triton_host: str
-    triton_ports: tuple[int, int, int]  # gRPC, metrics, HTTP; 0: any free one
-    triton_urls: tuple[str, ...]  # Triton servers elsewhere; with any, none is started
-    tritonserver: str | None
-    model_repository: str | None
+    triton: TritonPlan | None  # the server to start; None: those at triton_urls serve
+    triton_urls: tuple[str, ...]
     drain_timeout_s: float  # how long running responses may go on after a stop was asked for
-    verbose: bool
     announce: Path | None  # gets addresses and process ids as JSON once ready
 
 
@@ -74,7 +69,6 @@ class _Service:
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._say = say
-        self._log = TritonLog(say, verbose=plan.verbose)
         self._ready = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -84,13 +78,14 @@ class _Service:
         async with contextlib.AsyncExitStack() as stack:
             listening = stack.enter_context(ports.reserve(self._plan.host, self._plan.port, "the proxy"))
             listening.listen(BACKLOG)  # from here on the port is ours; the proxy accepts within a second
-            url = _url(listening)
-            triton: Child | None = None
-            facts: dict[str, str] = {}
-            if not self._plan.triton_urls:
-                triton, facts = await self._start_triton(stack)
-            proxy = await self._start_proxy(stack, listening, facts)
-            outcome = await self._watch(triton, proxy, url, facts)
+            url = ports.url(listening)
+            triton: TritonProcess | None = None
+            if self._plan.triton is not None:
+                triton = TritonProcess(self._plan.triton, self._say, stack.enter_context(contextlib.ExitStack()))
+                await triton.start()
+                stack.push_async_callback(self._end, "Triton", triton, STOP_GRACE_S)
+            proxy = await self._start_proxy(stack, listening, triton)
+            outcome = await self._watch(triton, proxy, url)
             if outcome is Exit.STOPPED:
                 self._say(
                     f"Stopping. Running responses have {self._plan.drain_timeout_s:g} s; Ctrl-C again stops at once."
@@ -108,72 +103,62 @@ class _Service:
         loop.add_signal_handler(signal.SIGINT, interrupted)
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)  # `uv run` may hand on a group's signal a second time
 
-    async def _start_triton(self, stack: contextlib.AsyncExitStack) -> tuple[Child, dict[str, str]]:
-        """A Triton server, and what to tell of it. `stack` ends it and removes its regions."""
-        plan = self._plan
-        repository = triton_server.find_models(plan.model_repository)
-        shared_memory.check_room(triton_server.count_python_models(repository))
-        regions = stack.enter_context(shared_memory.Regions())
-        triton = triton_server.find(plan.tritonserver, stack.enter_context(_scratch(regions.prefix)))
-        purposes = ("Triton's gRPC", "Triton's metrics", "Triton's HTTP")
-        grpc, metrics, http = (
-            stack.enter_context(ports.reserve(plan.triton_host, port, purpose))
-            for port, purpose in zip(plan.triton_ports, purposes, strict=True)
-        )
-        command = triton.command(
-            repository,
-            host=plan.triton_host,
-            grpc=ports.number(grpc),
-            metrics=ports.number(metrics),
-            http=ports.number(http),
-            region_prefix=regions.prefix,
-        )
-        self._say(f"Starting Triton ({triton.origin}).")
-        child = await Child.start("Triton", command, triton.environment(plan.environment), on_line=self._log.take)
-        stack.push_async_callback(self._end, child, triton_server.EXIT_TIMEOUT_S + STOP_GRACE_S)
-        facts = {
-            "triton_grpc": _url(grpc).removeprefix("http://"),
-            "triton_metrics": f"{_url(metrics)}/metrics",
-            "triton_http": _url(http),
-            "shared_memory": f"{shared_memory.DIRECTORY}/{regions.prefix}*",
-        }
-        return child, facts
-
     async def _start_proxy(
-        self, stack: contextlib.AsyncExitStack, listening: socket.socket, facts: Mapping[str, str]
+        self, stack: contextlib.AsyncExitStack, listening: socket.socket, triton: TritonProcess | None
     ) -> Child:
         """The proxy's process on `listening`, which is closed here. `stack` ends it."""
         plan = self._plan
-        triton_urls = plan.triton_urls or (facts["triton_grpc"],)
+        triton_urls = plan.triton_urls if triton is None else (triton.facts["triton_grpc"],)
         environment = {**plan.environment, "QWEN3_TTS_TRITON_URL": ",".join(triton_urls)}
         descriptor = listening.fileno()
         command = [sys.executable, "-P", "-m", "proxy.web", str(descriptor), str(plan.drain_timeout_s)]
         child = await Child.start("The proxy", command, environment, pass_fds=[descriptor])
         listening.close()
-        stack.push_async_callback(self._end, child, plan.drain_timeout_s + STOP_GRACE_S)
+        stack.push_async_callback(self._end, child.name, child, plan.drain_timeout_s + STOP_GRACE_S)
         return child
 
-    async def _watch(self, triton: Child | None, proxy: Child, url: str, facts: Mapping[str, str]) -> Exit:
-        """Wait until a signal comes or a process ends. A Triton that died is what a restart would begin with."""
-        stop = asyncio.create_task(self._stop.wait())
-        ready = asyncio.create_task(self._until_ready(url, tell_reasons=triton is None))
-        waiting: set[asyncio.Task[int] | asyncio.Task[bool] | asyncio.Task[None]] = {stop, ready, proxy.exited}
-        if triton:
-            waiting.add(triton.exited)
-        try:
-            while True:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if stop in done:
-                    return Exit.STOPPED
-                if triton and triton.exited in done:
-                    return self._died(triton, Exit.TRITON_DIED)
-                if proxy.exited in done:
-                    return self._died(proxy, Exit.PROXY_DIED)
-                ready.result()
-                self._announce(url, facts, triton, proxy)
-        finally:
-            stop.cancel()
-            ready.cancel()
+    async def _watch(self, triton: TritonProcess | None, proxy: Child, url: str) -> Exit:
+        """Wait until a signal comes or a process ends for good."""
+        async with asyncio.TaskGroup() as tasks:
+            stop = tasks.create_task(self._stop.wait())
+            ready = tasks.create_task(self._until_ready(url, tell_reasons=triton is None))
+            keep = tasks.create_task(self._keep(triton, proxy, url, ready)) if triton else None
+            ready.add_done_callback(lambda task: None if task.cancelled() else self._announce(url, triton, proxy))
+            running = {task for task in (stop, keep) if task} | {proxy.exited}
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            outcome = self._outcome(stop, keep, proxy)
+            for task in (stop, ready, keep):
+                if task:
+                    task.cancel()
+        return outcome
+
+    def _outcome(self, stop: asyncio.Task[bool], keep: asyncio.Task[Exit] | None, proxy: Child) -> Exit:
+        if stop.done():
+            return Exit.STOPPED
+        if keep and keep.done():
+            return keep.result()
+        self._say(_how_it_ended(proxy, while_starting=not self._ready))
+        return Exit.PROXY_DIED if self._ready else Exit.START_FAILED
+
+    async def _keep(self, triton: TritonProcess, proxy: Child, url: str, first: asyncio.Task[None]) -> Exit:
+        """Start Triton again whenever it dies, unless it never was ready or is to be left; the exit code then."""
+        while True:
+            self._say(await triton.died())
+            if not self._ready:
+                first.cancel()
+                return Exit.START_FAILED
+            if not triton.restarts:
+                return Exit.TRITON_DIED
+            await triton.start_again()
+            died = asyncio.create_task(triton.died())
+            ready = asyncio.create_task(self._until_ready(url, tell_reasons=False))
+            try:
+                await asyncio.wait({died, ready}, return_when=asyncio.FIRST_COMPLETED)
+                if ready.done():
+                    self._announce(url, triton, proxy)
+            finally:
+                died.cancel()
+                ready.cancel()
 
     async def _until_ready(self, url: str, *, tell_reasons: bool) -> None:
         """Ask the proxy until one real utterance went through."""
@@ -190,8 +175,23 @@ class _Service:
                         told = reason
                 await asyncio.sleep(PROBE_INTERVAL_S)
 
-    def _announce(self, url: str, facts: Mapping[str, str], triton: Child | None, proxy: Child) -> None:
-        self._ready = True
+    def _announce(self, url: str, triton: TritonProcess | None, proxy: Child) -> None:
+        """Tell people, and whoever waits for the file, that it can be used; after a restart in few words."""
+        facts = triton.facts if triton else {}
+        if triton:
+            triton.is_ready()
+        if self._ready:
+            self._say("Ready again.")
+        else:
+            self._ready = True
+            self._introduce(url, facts)
+        if self._plan.announce:
+            pids = {"serve": os.getpid(), "proxy": proxy.pid} | ({"triton": triton.pid} if triton else {})
+            partial = self._plan.announce.with_name(f"{self._plan.announce.name}.partial")
+            partial.write_text(json.dumps({"url": url, **facts, "pids": pids}), encoding="utf-8")
+            partial.replace(self._plan.announce)  # whoever waits for the file finds all of it
+
+    def _introduce(self, url: str, facts: Mapping[str, str]) -> None:
         body = json.dumps({"model": "tts-1", "input": "Hello!", "response_format": "wav"})
         for name, fact in facts.items():
             self._say(f"{name.replace('_', ' ').capitalize()}: {fact}")
@@ -202,50 +202,22 @@ class _Service:
             f"Ready: {url}\nTry:  curl {url}/v1/audio/speech{key} -H 'Content-Type: application/json' "
             f"-d '{body}' -o hello.wav"
         )
-        if self._plan.announce:
-            pids = {"serve": os.getpid(), "proxy": proxy.pid} | ({"triton": triton.pid} if triton else {})
-            partial = self._plan.announce.with_name(f"{self._plan.announce.name}.partial")
-            partial.write_text(json.dumps({"url": url, **facts, "pids": pids}), encoding="utf-8")
-            partial.replace(self._plan.announce)  # whoever waits for the file finds all of it
 
-    def _died(self, child: Child, code: Exit) -> Exit:
-        status = child.exited.result()
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-        if code is Exit.TRITON_DIED and not self._log.explained and not self._plan.verbose:
-            self._say("\n  ".join(["Triton's last lines:", *self._log.recent]))
-        self._say(f"{child.name} {how}{'' if self._ready else ' while starting'}.")
-        return code if self._ready else Exit.START_FAILED
-
-    async def _end(self, child: Child, grace_s: float) -> None:
+    async def _end(self, name: str, process: Child | TritonProcess, grace_s: float) -> None:
         """End a process in order, at once if a second Ctrl-C came; before it was ready there's nothing to wait for."""
         if not self._ready:
             grace_s = 0
-        ending = asyncio.create_task(child.end(grace_s))
+        ending = asyncio.create_task(process.end(grace_s))
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait({ending, hurry}, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not ending.done():
-            await child.kill()
+            await process.kill()
         if not await ending and self._ready:
-            self._say(f"{child.name} was killed: it didn't stop in time.")
+            self._say(f"{name} was killed: it didn't stop in time.")
 
 
-@contextlib.contextmanager
-def _scratch(prefix: str) -> Iterator[Path]:
-    """A temporary folder of that prefix; those of servers that were killed are removed first."""
-    parent = Path(tempfile.gettempdir())
-    for abandoned in shared_memory.remove_abandoned():
-        shutil.rmtree(parent / f"{abandoned}scratch", ignore_errors=True)  # it had none if it never came so far
-    folder = parent / f"{prefix}scratch"
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _url(bound: socket.socket) -> str:
-    """The address of a bound socket, as a client on this machine can use it."""
-    host, port = bound.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _how_it_ended(child: Child, *, while_starting: bool) -> str:
+    status = child.exited.result()
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
+    return f"{child.name} {how}{' while starting' if while_starting else ''}."

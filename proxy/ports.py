@@ -38,3 +38,10 @@ def number(reserved: socket.socket) -> int:
     """The port of a bound socket."""
     port: int = reserved.getsockname()[1]
     return port
+
+
+def url(reserved: socket.socket) -> str:
+    """The HTTP address of a bound socket, as a client on this machine can use it."""
+    host, port = reserved.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

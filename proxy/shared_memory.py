@@ -40,6 +40,10 @@ class Regions:
         _remove(self._directory, self.prefix)
         os.close(self._lock)
 
+    def clear(self) -> None:
+        """Remove the regions and keep the prefix, for a server that is started again."""
+        _remove(self._directory, self.prefix, but=f"{self.prefix}lock")
+
 
 def remove_abandoned(directory: Path = DIRECTORY) -> list[str]:
     """Remove the regions of servers that were killed together with their supervisor. Returns their prefixes."""
@@ -54,9 +58,10 @@ def remove_abandoned(directory: Path = DIRECTORY) -> list[str]:
     return found
 
 
-def _remove(directory: Path, prefix: str) -> None:
+def _remove(directory: Path, prefix: str, but: str = "") -> None:
     for path in directory.glob(f"{prefix}*"):
-        path.unlink(missing_ok=True)
+        if path.name != but:
+            path.unlink(missing_ok=True)
 
 
 def check_room(models: int, directory: Path = DIRECTORY) -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from engine_lib.wire import SAMPLES_PER_FRAME
-from tests.serving import STOP_LIMIT_S, Serving, serving, starting, wait_for
+from tests.serving import START_LIMIT_S, STOP_LIMIT_S, Serving, serving, starting, wait_for
 
 
 @pytest.fixture
@@ -39,10 +39,27 @@ def test_it_announces_addresses_that_answer_and_prints_a_curl_line(scripted: Ser
     assert len(scripted.regions()) == 3  # two models and the lock
 
 
-def test_when_triton_is_killed_the_proxy_stops_and_the_code_is_3(server: Serving) -> None:
-    kill(server.pid("triton"))
-    assert server.wait() == 3
-    assert "Triton was killed by SIGKILL." in server.output
+@pytest.mark.parametrize("victim", ["triton", "talker"])
+def test_when_triton_or_a_model_dies_for_good_the_proxy_stops_and_the_code_is_3(
+    victim: str, tmp_path: Path, models: tuple[str, str]
+) -> None:
+    with serving(tmp_path, *models, "--on-triton-death", "exit") as server:
+        kill(server.pid("triton") if victim == "triton" else server.stub(victim).pid)
+        assert server.wait() == 3
+        said = "Triton was killed by SIGKILL." if victim == "triton" else "A process of one of Triton's models died."
+        assert said in server.output
+
+
+@pytest.mark.parametrize("victim", ["triton", "talker", "codec"])
+def test_when_triton_or_a_model_dies_service_returns_by_itself(victim: str, server: Serving) -> None:
+    killed = server.pid("triton")
+    kill(killed if victim == "triton" else server.stub(victim).pid)
+    wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 5)
+    wait_for(lambda: "Ready again." in server.output, START_LIMIT_S)
+    assert server.pid("triton") != killed
+    assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200
+    assert len(server.stubs()) == 2
+    assert len(server.regions()) == 3  # two models and the lock
 
 
 def test_when_the_proxy_is_killed_triton_stops_and_the_code_is_4(server: Serving) -> None:
