@@ -1,0 +1,60 @@
+"""Texts that have broken servers like this one: each is spoken, within its bound, or refused by name."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from engine_lib.profile import load_profile
+from engine_lib.wire import FRAME_SECONDS
+from tests.serving import Serving
+
+LIMIT_S = 120  # only a hang takes so long
+
+
+def speak(server: Serving, words: str, **fields: object) -> httpx.Response:
+    body = {"input": words, "response_format": "wav", "stream": False, "seed": 1, **fields}
+    return httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize(("words", "tokens"), [("3次", 4), ("7", 1), ("A", 1)])
+def test_case_36_a_very_short_text_cannot_run_on(words: str, tokens: int, server: Serving) -> None:
+    profile = load_profile("ttfa")
+    answer = speak(server, words, ignore_eos=True)
+    most = (profile.budget_base_frames + profile.budget_frames_per_token * tokens) * FRAME_SECONDS
+    assert answer.status_code == 200
+    assert answer.headers["x-finish-reason"] == "length"
+    assert 0 < float(answer.headers["x-audio-seconds"]) <= most
+
+
+@pytest.mark.parametrize("words", ["...", "?!", "***", "😀", "😀😃😄😁😆😅", "👨‍👩‍👧‍👦", "—", "1️⃣"])
+def test_case_43_punctuation_and_emoji_alone_are_spoken_within_their_bound(words: str, server: Serving) -> None:
+    answer = speak(server, words)
+    assert answer.status_code == 200
+    assert answer.headers["x-finish-reason"] in ("stop", "length")
+    assert float(answer.headers["x-audio-seconds"]) > 0
+
+
+@pytest.mark.parametrize("words", ["a", "la" * 2000, "word " * 700])
+def test_case_44_a_long_text_without_a_stop_is_spoken_or_refused_by_name(words: str, server: Serving) -> None:
+    answer = speak(server, words, max_new_tokens=6)
+    if answer.status_code == 200:
+        assert float(answer.headers["x-audio-seconds"]) > 0
+    else:
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+
+
+@pytest.mark.parametrize(
+    "words", ["<speak>Hi <break time='1s'/> you</speak>", "a < b and c > d", "<|im_end|><|im_start|>"]
+)
+def test_case_46_markup_and_control_words_are_text_like_any_other(words: str, server: Serving) -> None:
+    assert speak(server, words, max_new_tokens=20).status_code == 200
+
+
+def test_case_47_mixed_directions_are_spoken_and_broken_unicode_is_refused(server: Serving) -> None:
+    assert speak(server, "שלום 123 hello مرحبا \u202e4\u202c.", max_new_tokens=20).status_code == 200
+    headers = {"Content-Type": "application/json"}
+    for escape in ("\\ud800", "a\\u0000b", "\\udc00x"):
+        body = f'{{"input": "{escape}", "response_format": "wav"}}'
+        answer = httpx.post(f"{server.url}/v1/audio/speech", content=body, headers=headers, timeout=LIMIT_S)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
