@@ -77,15 +77,23 @@ class Session:
         """Ask `model` (tts, or talker for codes) to speak."""
         self.request(model, request_id, outputs, TEXT=words, OPTIONS=json.dumps(options))
 
+    def start_live(self, model: str, stream_id: str, **options: object) -> None:
+        """Open a text that is still to be written; what is said of it is the answer to the request `speech`."""
+        self.request(
+            model, "speech", None, TEXT="", OPTIONS=json.dumps(options), ACTION="start_live", STREAM_ID=stream_id
+        )
+
     def act(self, action: str, stream_id: str, request_id: str = "action") -> None:
         """Send an action to the talker."""
         self.request("talker", request_id, None, ACTION=action, STREAM_ID=stream_id)
 
-    def request(self, model: str, request_id: str, outputs: list[str] | None, **tensors: str) -> None:
+    def request(
+        self, model: str, request_id: str, outputs: list[str] | None, *more: grpc.InferInput, **tensors: str
+    ) -> None:
         self._answers[request_id] = Answer()
         self._client.async_stream_infer(
             model,
-            [text(name, value) for name, value in tensors.items()],
+            [*more, *(text(name, value) for name, value in tensors.items())],
             request_id=request_id,
             outputs=[grpc.InferRequestedOutput(name) for name in outputs] if outputs else None,
             enable_empty_final_response=True,
