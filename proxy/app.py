@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -26,7 +27,7 @@ def create_app(settings: Settings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pool = Pool(settings)  # its connections belong to the running event loop
-        app.state.service = Service(settings, pool, metrics)
+        app.state.service = Service(settings, pool, metrics, asyncio.Event())
         async with pool.watched():
             yield
 

@@ -6,7 +6,8 @@ ServiceError
 ├── Unauthorized            no API key, or a wrong one
 └── InvalidRequest
     ├── BodyTooLarge        over the limit of the settings
-    └── UnsupportedBody     not JSON by its Content-Type
+    ├── UnsupportedBody     not JSON by its Content-Type
+    └── Backpressure        a WebSocket client that doesn't read
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class UnsupportedBody(InvalidRequest):
     """The request's body isn't what its route takes."""
 
     code = "unsupported_media_type"
+
+
+class Backpressure(InvalidRequest):
+    """The client doesn't read what it asked for."""
+
+    code = "backpressure"
 
 
 # The nearest class of an error's ancestry counts.

@@ -27,10 +27,11 @@ class Metrics:
         )
         self.first_audio = Histogram(
             "qwen3_tts_proxy_first_audio_seconds",
-            "From a request's arrival to the first bytes of its sound",
+            "From a request's arrival, or a live text's first piece, to the first bytes of its sound",
             buckets=FIRST_AUDIO_BUCKETS_S,
             registry=registry,
         )
+        self.open_sockets = Gauge("qwen3_tts_proxy_open_sockets", "WebSocket clients connected", registry=registry)
         self.audio = Counter("qwen3_tts_proxy_audio_seconds", "Sound sent", registry=registry)
 
     def text(self) -> bytes:

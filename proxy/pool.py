@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from engine_lib import wire
 from engine_lib.errors import GenerationFailed, NotReady, ServiceError
 from proxy.settings import Settings
-from proxy.triton_client import Chunk, Limits, TritonClient
+from proxy.stream import Chunk, Limits, LiveStream
+from proxy.triton_client import ModelDied, TritonClient
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,22 @@ class Server:
         self, text: str, options: wire.StreamOptions, stream_id: str
     ) -> AsyncIterator[AsyncIterator[Chunk]]:
         """TritonClient.speech, counted."""
-        self.active += 1
-        try:
+        with self._counted():
             async with self.client.speech(text, options, stream_id) as chunks:
                 yield chunks
+
+    @contextlib.asynccontextmanager
+    async def live(self, options: wire.StreamOptions, stream_id: str) -> AsyncIterator[LiveStream]:
+        """TritonClient.live, counted."""
+        with self._counted():
+            async with self.client.live(options, stream_id) as stream:
+                yield stream
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.active += 1
+        try:
+            yield
         finally:
             self.active -= 1
 
@@ -61,22 +74,42 @@ class Server:
         """Keep `ready` true to what the server can do, until cancelled."""
         while True:
             try:
-                await self._check()
+                await self._become_ready()
+                await self._stay_ready(interval_s)
             except ServiceError as error:
                 self._set_reason(error.message)
+                if isinstance(error, ModelDied):
+                    self.client.fail_running()
             except Exception:  # whatever broke, a server that can't be watched isn't ready
                 log.exception("%s: the check failed", self.client.url)
                 self._set_reason("The check of the engine failed.")
             await asyncio.sleep(interval_s)
 
-    async def _check(self) -> None:
+    async def _become_ready(self) -> None:
+        """Return once an utterance was spoken. Raises ServiceError for what is in the way."""
         description = await self.client.heartbeat()
         self.lost = False
-        if not self.ready:
-            self.reason = "The first utterance is on its way."
-            await self._try()
-            log.info("%s is ready: %s on %s", self.client.url, description.model, description.device)
+        self.reason = "The first utterance is on its way."
+        await self._try()
+        log.info("%s is ready: %s on %s", self.client.url, description.model, description.device)
         self._description = description
+
+    async def _stay_ready(self, interval_s: float) -> None:
+        """Raise ServiceError once a heartbeat fails.
+
+        They don't wait for each other: one that a process took with it when it died would never be answered, but the
+        next one is refused at once.
+        """
+        try:
+            async with asyncio.TaskGroup() as beats:
+                while True:
+                    beats.create_task(self._beat())
+                    await asyncio.sleep(interval_s)
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _beat(self) -> None:
+        self._description = await self.client.heartbeat()
 
     async def _try(self) -> None:
         """Speak one real utterance to its end."""

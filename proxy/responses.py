@@ -20,7 +20,7 @@ from proxy.errors import envelope
 from proxy.metrics import Metrics
 from proxy.pool import Server
 from proxy.schemas import SpeechRequest
-from proxy.triton_client import Chunk
+from proxy.stream import Chunk
 
 log = logging.getLogger(__name__)
 

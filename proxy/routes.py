@@ -6,18 +6,19 @@ import secrets
 import time
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, WebSocket
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from engine_lib.errors import NotFound, NotReady
+from engine_lib.errors import NotReady
 from engine_lib.wire import MAX_SEED, Description
 from proxy.errors import BodyTooLarge, UnsupportedBody
 from proxy.responses import SpeechResponse
 from proxy.schemas import SpeechRequest, parse_speech
+from proxy.served import check_model
 from proxy.service import Here, require_key
+from proxy.websocket import speak_live
 
-OPENAI_MODELS = frozenset({"tts-1", "tts-1-hd", "gpt-4o-mini-tts"})  # names that clients have built in
 OWNER = "qwen3-tts-triton"
 STARTED = int(time.time())
 
@@ -49,6 +50,12 @@ async def speak(request: Request, service: Here) -> Response:
     if speech.seed is None:
         speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
     return SpeechResponse(server, speech, request.state.request_id, service.metrics, arrived)
+
+
+@open_routes.websocket("/v1/audio/speech/ws")
+async def speak_text_as_it_is_written(websocket: WebSocket, service: Here) -> None:
+    """Live text in, speech out; see docs/websocket.md. It looks at the key itself: browsers have another place."""
+    await speak_live(websocket, service)
 
 
 @routes.get("/v1/models", summary="What is served")
@@ -112,22 +119,6 @@ async def read_json_body(request: Request, limit: int) -> bytes:
         if len(body) > limit:
             raise BodyTooLarge(f"The body is over the limit of {limit} bytes.")
     return bytes(body)
-
-
-def check_model(name: str | None, served: Description) -> None:
-    """Raise NotFound unless `name` means the served model; None does."""
-    names = {served.model, last_part(served.model), *OPENAI_MODELS}
-    if name is not None and name not in names:
-        raise NotFound(
-            f"There is no such model here; '{last_part(served.model)}' is served.",
-            param="model",
-            code="model_not_found",
-        )
-
-
-def last_part(model: str) -> str:
-    """The last part of a model's id or path."""
-    return model.rstrip("/").rpartition("/")[2]
 
 
 def describe_model(description: Description) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -13,28 +14,47 @@ from engine_lib.wire import StreamOptions, check_text, invalid_field
 Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 
-class SpeechRequest(StreamOptions):
-    """The body of POST /v1/audio/speech: an utterance's text, its options for the engine, and how the sound comes."""
+class _Request(StreamOptions):
+    """What every way to ask for speech has in common: the options for the engine, and how the sound comes."""
 
-    input: str = Field(description="What to say.")
     model: str | None = Field(None, description="The served model's id, or one of OpenAI's names. Default: the served.")
-    response_format: Format = "mp3"
-    stream_format: Literal["audio", "sse"] = "audio"
-    stream: bool = Field(True, description="False: the whole body at once, with Content-Length.")
     speed: float = Field(1.0, ge=0.25, le=4, description="The pitch stays.")
     sample_rate: Literal[8000, 16000, 22050, 24000, 44100, 48000] = Field(
         24_000, description="Hz. Opus is always 48,000."
     )
 
-    @field_validator("response_format", mode="before")
+    @field_validator("response_format", mode="before", check_fields=False)
     @classmethod
     def _case_and_spaces_are_ignored(cls, value: Any) -> Any:
         return value.strip().lower() if isinstance(value, str) else value
+
+
+class LiveRequest(_Request):
+    """A `request.start` message: all but the text, which is still being written."""
+
+    response_format: Literal["pcm", "pcm16", "pcm_s16le"] = "pcm"
+
+
+class SpeechRequest(_Request):
+    """The body of POST /v1/audio/speech."""
+
+    input: str = Field(description="What to say.")
+    response_format: Format = "mp3"
+    stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = Field(True, description="False: the whole body at once, with Content-Length.")
 
     @field_validator("input")
     @classmethod
     def _speakable(cls, value: str) -> str:
         return check_text(value)
+
+
+def parse_live(event: Mapping[str, Any]) -> LiveRequest:
+    """The request in a `request.start` message. Raises InvalidRequest naming the field at fault."""
+    try:
+        return LiveRequest.model_validate(event)
+    except ValidationError as error:
+        raise invalid_field(error) from None
 
 
 def parse_speech(body: bytes, max_input_chars: int) -> SpeechRequest:

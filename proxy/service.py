@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -22,6 +23,7 @@ class Service:
     settings: Settings
     pool: Pool
     metrics: Metrics
+    draining: asyncio.Event  # set once only what has begun is finished
 
 
 def _service(connection: HTTPConnection) -> Service:
@@ -33,9 +35,16 @@ Here = Annotated[Service, Depends(_service)]  # the Service of the app that a re
 
 def require_key(connection: HTTPConnection, service: Here) -> None:
     """Raise Unauthorized unless the request carries the API key, where there is one."""
-    key = service.settings.api_key
-    if key is None:
-        return
-    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+    if not is_key(bearer(connection), service.settings):
         raise Unauthorized("The API key is missing or wrong.")
+
+
+def bearer(connection: HTTPConnection) -> str:
+    """The key in the Authorization header, or an empty string."""
+    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_key(given: str, settings: Settings) -> bool:
+    """Whether `given` lets a client in."""
+    return settings.api_key is None or hmac.compare_digest(given.encode(), settings.api_key.encode())

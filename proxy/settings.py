@@ -23,6 +23,11 @@ class Settings:
     heartbeat_timeout_s: float = 5.0  # a busy engine answers between two steps; a dead one is refused at once
     first_chunk_timeout_s: float = 120.0  # waiting in the engine's queue counts
     chunk_timeout_s: float = 30.0  # silence of the engine in the middle of a stream
+    input_timeout_s: float = 30.0  # silence of a client whose live text hasn't ended
+    send_timeout_s: float = 30.0  # a WebSocket client that doesn't read
+    max_message_bytes: int = 64 << 10  # of one WebSocket message
+    max_live_events: int = 16_384  # pieces of one live text
+    max_live_chars: int = 65_536  # of them together
 
     def __post_init__(self) -> None:
         _require(len(self.triton_urls) > 0, "triton_urls", "must name at least one server")
@@ -34,6 +39,11 @@ class Settings:
             ("heartbeat_timeout_s", self.heartbeat_timeout_s),
             ("first_chunk_timeout_s", self.first_chunk_timeout_s),
             ("chunk_timeout_s", self.chunk_timeout_s),
+            ("input_timeout_s", self.input_timeout_s),
+            ("send_timeout_s", self.send_timeout_s),
+            ("max_message_bytes", self.max_message_bytes),
+            ("max_live_events", self.max_live_events),
+            ("max_live_chars", self.max_live_chars),
         ):
             _require(0 < value < math.inf, name, "must be a number above 0")
 
@@ -51,6 +61,11 @@ class Settings:
             heartbeat_timeout_s=env.seconds("HEARTBEAT_TIMEOUT_S", cls.heartbeat_timeout_s),
             first_chunk_timeout_s=env.seconds("FIRST_CHUNK_TIMEOUT_S", cls.first_chunk_timeout_s),
             chunk_timeout_s=env.seconds("CHUNK_TIMEOUT_S", cls.chunk_timeout_s),
+            input_timeout_s=env.seconds("INPUT_TIMEOUT_S", cls.input_timeout_s),
+            send_timeout_s=env.seconds("SEND_TIMEOUT_S", cls.send_timeout_s),
+            max_message_bytes=env.whole("MAX_MESSAGE_BYTES", cls.max_message_bytes),
+            max_live_events=env.whole("MAX_LIVE_EVENTS", cls.max_live_events),
+            max_live_chars=env.whole("MAX_LIVE_CHARS", cls.max_live_chars),
         )
 
 

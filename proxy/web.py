@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 import time
 from types import FrameType
+from typing import cast
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine_lib.errors import NotReady
 from proxy.app import create_app
 from proxy.errors import answer
+from proxy.service import Service
 from proxy.settings import Settings
 
 STILL_OPEN = ("/health", "/metrics")  # while the rest is refused
@@ -37,6 +41,11 @@ class Gate:
             self._deadline = time.monotonic() + self._drain_timeout_s
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._deadline is not None
+
+    @property
     def drained(self) -> bool:
         """Closed, and nobody inside or their time over."""
         return self._deadline is not None and (self._inside == 0 or time.monotonic() >= self._deadline)
@@ -45,7 +54,7 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if self._deadline is not None and scope["type"] == "http" and scope["path"] not in STILL_OPEN:
+        if self._deadline is not None and scope["path"] not in STILL_OPEN:
             await answer(NotReady("The server is shutting down."))(scope, receive, send)
             return
         self._inside += 1
@@ -58,23 +67,45 @@ class Gate:
 class _Server(uvicorn.Server):
     """On SIGTERM uvicorn would stop listening at once; a client's next request is better told that we shut down."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+    def __init__(self, config: uvicorn.Config, gate: Gate, app: FastAPI) -> None:
         super().__init__(config)
         self._gate = gate
+        self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._gate.close()
 
     async def on_tick(self, counter: int) -> bool:
         """Uvicorn asks this ten times a second whether to end."""
+        if self._gate.closed:  # told here and not in the signal handler, which may run between any two steps
+            cast(Service, self._app.state.service).draining.set()
         return await super().on_tick(counter) or self._gate.drained
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Uvicorn prints where it was when a client sent a text that isn't UTF-8; the line alone says all."""
+    if record.msg == "Invalid UTF-8 sequence received from client.":
+        record.exc_info = None
+    return True
 
 
 def main(descriptor: int, drain_timeout_s: float) -> None:
     """Serve on the listening socket `descriptor`. After SIGTERM running responses get `drain_timeout_s`."""
-    gate = Gate(create_app(Settings.from_environment()), drain_timeout_s)
-    config = uvicorn.Config(gate, log_level="warning", timeout_graceful_shutdown=CUT_S)
-    _Server(config, gate).run(sockets=[socket.socket(fileno=descriptor)])
+    settings = Settings.from_environment()
+    app = create_app(settings)
+    gate = Gate(app, drain_timeout_s)
+    config = uvicorn.Config(
+        gate,
+        log_level="warning",
+        timeout_graceful_shutdown=CUT_S,
+        # What is a little too large is refused in words, by the app; the rest before it takes memory.
+        ws_max_size=16 * settings.max_message_bytes,
+        ws_per_message_deflate=False,  # sound hardly shrinks, and packing it would hold up everyone's
+        # Pongs wait behind the sound that a client plays as it comes: a late one doesn't mean that it's gone.
+        ws_ping_timeout=None,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_without_traceback)
+    _Server(config, gate, app).run(sockets=[socket.socket(fileno=descriptor)])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.triton_client import Limits, TritonClient
+from proxy.stream import Limits
+from proxy.triton_client import TritonClient
 from tests.serving import Serving, serving, stand_in_models
 
 SCRIPTED = Path(__file__).parent / "scripted"

@@ -66,14 +66,31 @@ def trials(server: Serving) -> float:
     return asyncio.run(ask())
 
 
+@contextmanager
+def unattended(server: Serving) -> Iterator[None]:
+    """Meanwhile `serve` sleeps, and can't start anything again."""
+    os.kill(server.pid("serve"), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid("serve"), signal.SIGCONT)
+
+
 @pytest.mark.parametrize("model", ["talker", "codec"])
-def test_a_dead_process_of_a_model_ends_readiness(harmed: Serving, model: str) -> None:
-    harmed.stub(model).kill()
-    wait_for(lambda: status(harmed.url, "/ready") == 503, 10)
-    assert model in httpx.get(f"{harmed.url}/ready").json()["reason"]
-    assert status(harmed.url, "/health") == 503
-    assert speaks(harmed.url) == 503
-    assert status(harmed.url, "/v1/models") == 503
+def test_a_dead_process_of_a_model_ends_readiness_and_what_it_spoke(harmed: Serving, model: str) -> None:
+    with unattended(harmed), httpx.Client(base_url=harmed.url, timeout=30) as client:
+        speech = {"input": "stall=2", "stream_format": "sse", "response_format": "pcm"}
+        with client.stream("POST", "/v1/audio/speech", json=speech) as running:
+            lines = running.iter_lines()
+            next(lines)
+            harmed.stub(model).kill()
+            wait_for(lambda: status(harmed.url, "/ready") == 503, 2)
+            assert "speech.audio.error" in [line for line in lines if line][-1]
+        assert model in client.get("/ready").json()["reason"]
+        assert client.get("/health").status_code == 503
+        assert speaks(harmed.url) == 503
+        assert client.get("/v1/models").status_code == 503
+    wait_for(lambda: status(harmed.url, "/ready") == 200, 60)
 
 
 def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(
@@ -83,7 +100,10 @@ def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(
     ports = [server.getsockname()[1] for server in taken]
     for server in taken:
         server.close()
-    options = ("--model-repository", str(scripted_models), "--triton-ports", ",".join(map(str, ports)))
+    options = [
+        *("--model-repository", str(scripted_models), "--on-triton-death", "exit"),
+        *("--triton-ports", ",".join(map(str, ports))),
+    ]
     with proxy(Settings(triton_urls=(f"127.0.0.1:{ports[0]}",))) as url:
         with serving(tmp_path, *options) as first:
             wait_for(lambda: status(url, "/ready") == 200, 10)

@@ -11,7 +11,8 @@ import pytest
 
 from engine_lib.errors import GenerationFailed, InvalidRequest, NotReady, Overloaded
 from engine_lib.wire import SAMPLES_PER_FRAME, FinishReason, StreamOptions
-from proxy.triton_client import Chunk, Limits, TritonClient
+from proxy.stream import Chunk, Limits
+from proxy.triton_client import TritonClient
 from tests.proxy.conftest import LIMITS
 from tests.serving import Serving
 

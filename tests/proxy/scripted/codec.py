@@ -4,8 +4,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import errors, wire
+from tests.proxy.scripted import HERTZ, LOUDNESS, STEP
 
-HERTZ = 500  # a whole number of waves a frame, so the phase goes on
+# A whole number of waves a frame, so the phase goes on.
 TONE = np.sin(np.arange(wire.SAMPLES_PER_FRAME) * (2 * np.pi * HERTZ / wire.SAMPLE_RATE))
 ECHOED = (wire.INDEX, wire.LAST, wire.FINISH_REASON, wire.USAGE)
 
@@ -18,7 +19,7 @@ class TritonPythonModel:
                 failed = errors.GenerationFailed("The talker failed on this stream.")
                 response = pb_utils.InferenceResponse(error=pb_utils.TritonError(failed.to_wire()))
             else:
-                frames = [TONE * (4000 + 20 * n) for n in inputs[wire.CODES][:, 0] if n >= 0]
+                frames = [TONE * (LOUDNESS + STEP * n) for n in inputs[wire.CODES][:, 0] if n >= 0]
                 pcm = np.concatenate([np.zeros(0), *frames]).astype(np.int16)
                 echoed = [pb_utils.Tensor(name, inputs[name]) for name in ECHOED]
                 response = pb_utils.InferenceResponse([pb_utils.Tensor(wire.PCM, pcm), *echoed])
