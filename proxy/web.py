@@ -89,13 +89,10 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-def main(descriptor: int, drain_timeout_s: float) -> None:
-    """Serve on the listening socket `descriptor`. After SIGTERM running responses get `drain_timeout_s`."""
-    settings = Settings.from_environment()
-    app = create_app(settings)
-    gate = Gate(app, drain_timeout_s)
-    config = uvicorn.Config(
-        gate,
+def configuration(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves the app, be it here or in a test."""
+    return uvicorn.Config(
+        app,
         log_level="warning",
         timeout_graceful_shutdown=CUT_S,
         # What is a little too large is refused in words, by the app; the rest before it takes memory.
@@ -104,6 +101,14 @@ def main(descriptor: int, drain_timeout_s: float) -> None:
         # Pongs wait behind the sound that a client plays as it comes: a late one doesn't mean that it's gone.
         ws_ping_timeout=None,
     )
+
+
+def main(descriptor: int, drain_timeout_s: float) -> None:
+    """Serve on the listening socket `descriptor`. After SIGTERM running responses get `drain_timeout_s`."""
+    settings = Settings.from_environment()
+    app = create_app(settings)
+    gate = Gate(app, drain_timeout_s)
+    config = configuration(gate, settings)
     logging.getLogger("uvicorn.error").addFilter(_without_traceback)
     _Server(config, gate, app).run(sockets=[socket.socket(fileno=descriptor)])
 

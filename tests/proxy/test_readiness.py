@@ -18,6 +18,7 @@ import uvicorn
 from proxy.app import create_app
 from proxy.settings import Settings
 from proxy.triton_client import TritonClient
+from proxy.web import configuration
 from tests.proxy.conftest import LIMITS
 from tests.serving import Serving, serving, wait_for
 
@@ -34,7 +35,7 @@ def speaks(url: str) -> int:
 def proxy(settings: Settings) -> Iterator[str]:
     """The URL of a proxy of its own in this process."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning"))
+    server = uvicorn.Server(configuration(create_app(settings), settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
