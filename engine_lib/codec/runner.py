@@ -20,7 +20,8 @@ from engine_lib.codec.streaming import Rows, StateStore
 Codes = npt.NDArray[np.integer[Any]]  # [frames, 16]
 Pcm = npt.NDArray[np.int16]  # [samples]
 
-PIECE_FRAMES = 25  # a longer chunk is decoded in pieces, which bounds the memory of a call
+PIECE_FRAMES = 25  # a longer chunk is decoded in pieces ...
+CALL_FRAMES = 96  # ... and so are many rows of long chunks: both bound the memory of a call
 
 
 class Runner:
@@ -68,10 +69,12 @@ class Runner:
         longest = max((len(row) for row in codes), default=0)
         for done in range(0, longest, self._piece_frames):
             going = [row for row in range(len(slots)) if len(codes[row]) > done]
-            parts = [codes[row][done : done + self._piece_frames] for row in going]
-            decoded = self._piece([slots[row] for row in going], parts, as_int16=as_int16)
-            for row, samples in zip(going, decoded, strict=True):
-                pieces[row].append(samples)
+            together = max(1, CALL_FRAMES // min(longest - done, self._piece_frames))
+            for group in (going[begin : begin + together] for begin in range(0, len(going), together)):
+                parts = [codes[row][done : done + self._piece_frames] for row in group]
+                decoded = self._piece([slots[row] for row in group], parts, as_int16=as_int16)
+                for row, samples in zip(group, decoded, strict=True):
+                    pieces[row].append(samples)
         dtype = torch.int16 if as_int16 else torch.float32
         return [torch.cat(row) if row else torch.empty(0, dtype=dtype) for row in pieces]
 

@@ -32,7 +32,7 @@ from engine_lib.wire import Description, FinishReason, StreamOptions
 
 log = logging.getLogger(__name__)
 
-ROW_TILE = {"cpu": 8, "cuda": 32}  # rows of one product, see runner.py; a GPU hardly notices idle ones
+ROW_TILE = {"cpu": 8, "cuda": 64}  # rows of one product, see runner.py; a GPU hardly notices idle ones
 REMEMBERED = 4096  # streams that ended, and cancels that overtook their start on the way through Triton
 
 
@@ -65,6 +65,8 @@ class Engine:
         self._requests = Requests(talker.config, tokenizer, defaults, profile)
         tile = ROW_TILE[talker.codec_head.weight.device.type]
         self._runner = Runner(talker, profile.max_active, profile.slot_positions, tile)
+        if self._runner.device.type == "cuda":
+            self._runner.record(self._requests.sampling(StreamOptions.model_validate({})))
         self._scheduler = Scheduler(profile)
         self._live = LiveDesk(self._requests, self._scheduler, profile, self._give_up)
         self._model, self._speaks = model, speaks

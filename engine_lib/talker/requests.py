@@ -104,7 +104,7 @@ class Requests:
         return Stream(
             stream_id,
             prompt,
-            sampling=self._sampling(options),
+            sampling=self.sampling(options),
             seed=secrets.randbits(63) if options.seed is None else options.seed,
             # A frame sampled last isn't fed back, so it takes no position.
             limit=min(options.max_new_tokens or limit, self._profile.slot_positions - len(prompt) + 1),
@@ -132,7 +132,7 @@ class Requests:
                 code="input_too_large",
             )
 
-    def _sampling(self, options: StreamOptions) -> Sampling:
+    def sampling(self, options: StreamOptions) -> Sampling:
         """The request's rules over the checkpoint's; `do_sample` false is temperature 0."""
         own = self._defaults
         sample = _first(options.do_sample, own.do_sample)

@@ -7,6 +7,7 @@ follows from a row's own position alone, never from who else runs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -15,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine_lib.cuda_graph import Graphs
 from engine_lib.talker.config import SUPPRESSED_TAIL
 from engine_lib.talker.kv_cache import KVCache
 from engine_lib.talker.model import Talker
 from engine_lib.talker.random_numbers import uniforms
-from engine_lib.talker.sampler import NEVER, Rules, choose, penalise
+from engine_lib.talker.sampler import NEVER, Rules, Shape, choose, penalise
 from engine_lib.talker.scheduler import Batch
 from engine_lib.talker.stream import Sampling, Stream
 from engine_lib.text.prompt import NOTHING
@@ -47,6 +49,8 @@ class Runner:
         self._hidden = torch.zeros(slots + 1, sizes.hidden, dtype=weight.dtype, device=self.device)
         self._codes = torch.zeros(slots + 1, CODEBOOKS, dtype=torch.long, device=self.device)
         self._seen = torch.zeros(slots + 1, sizes.vocabulary, dtype=torch.bool, device=self.device)
+        self._true = torch.ones((), dtype=torch.bool, device=self.device)
+        self._graphs = Graphs(self.device, self.cache.scratch)
         ids = torch.arange(sizes.vocabulary, device=self.device)
         self._eos = talker.config.ids.codec_eos
         self._suppressed = (ids >= sizes.vocabulary - SUPPRESSED_TAIL) & (ids != self._eos)
@@ -74,6 +78,16 @@ class Runner:
         codes = torch.cat(frames).to("cpu", torch.int32).numpy()
         return list(zip(sampling, codes, strict=True))
 
+    @torch.inference_mode()
+    def record(self, usual: Sampling) -> None:
+        """Record the graphs of every context size, and of frames sampled as `usual`, before anyone waits for them."""
+        context = 0
+        while context < self.cache.positions:
+            context = self._context(context + 1)
+            self._prefill([], context)
+            self._decode([], context)
+        self._frame([], usual)
+
     def _prefill(self, streams: Sequence[Stream], context: int) -> None:
         """Run the next PREFILL_WIDTH positions of up to PREFILL_ROWS prompts."""
         text = np.full((PREFILL_ROWS, PREFILL_WIDTH), NOTHING)
@@ -87,37 +101,72 @@ class Runner:
             text[row, :width], codec[row, :width] = stream.prompt.text[part], stream.prompt.codec[part]
             starts[row], final[row] = begin, width - 1
             stream.prefilled += width
-        slots = self._slots(streams, PREFILL_ROWS)
-        x = self._talker.prompt_embedding(self._tensor(text), self._tensor(codec))
-        positions = self._tensor(starts[:, None] + np.arange(PREFILL_WIDTH))
-        states = self._talker(x, self.cache, slots, positions, context)
-        self._hidden[slots] = states[torch.arange(PREFILL_ROWS, device=self.device), self._tensor(final)]
+        self._graphs.run(
+            ("prefill", context),
+            functools.partial(self._prefill_tile, context),
+            self._slots(streams, PREFILL_ROWS),
+            self._tensor(text),
+            self._tensor(codec),
+            self._tensor(starts[:, None] + np.arange(PREFILL_WIDTH)),
+            self._tensor(final),
+        )
+
+    def _prefill_tile(
+        self, context: int, slots: Tensor, text: Tensor, codec: Tensor, positions: Tensor, final: Tensor
+    ) -> Tensor:
+        states = self._talker(self._talker.prompt_embedding(text, codec), self.cache, slots, positions, context)
+        rows = torch.arange(PREFILL_ROWS, device=self.device)
+        return self._hidden.index_copy_(0, slots, states[rows, final])
 
     def _decode(self, streams: Sequence[Stream], context: int) -> None:
         """Feed back the latest frame of up to `row_tile` streams."""
         idle = self._row_tile - len(streams)
-        slots = self._slots(streams, self._row_tile)
         text = self._tensor(np.array([stream.next_text() for stream in streams] + [NOTHING] * idle))
         positions = self._tensor(np.array([stream.position for stream in streams] + [0] * idle))
-        x = self._talker.frame_embedding(self._codes[slots]) + self._talker.text_side(text)
-        self._hidden[slots] = self._talker(x[:, None], self.cache, slots, positions[:, None], context)[:, 0]
+        self._graphs.run(
+            ("decode", context),
+            functools.partial(self._decode_tile, context),
+            self._slots(streams, self._row_tile),
+            text,
+            positions[:, None],
+        )
 
-    def _frame(self, streams: Sequence[Stream]) -> Tensor:
+    def _decode_tile(self, context: int, slots: Tensor, text: Tensor, positions: Tensor) -> Tensor:
+        x = self._talker.frame_embedding(self._codes[slots]) + self._talker.text_side(text)
+        states = self._talker(x[:, None], self.cache, slots, positions, context)
+        return self._hidden.index_copy_(0, slots, states[:, 0])
+
+    def _frame(self, streams: Sequence[Stream], idle_rules: Sampling = IDLE) -> Tensor:
         """Sample a frame of up to `row_tile` streams from their states: codes [streams, 16]."""
         idle = self._row_tile - len(streams)
-        slots = self._slots(streams, self._row_tile)
-        numbers = self._tensor(
-            uniforms(
-                np.array([stream.seed for stream in streams] + [0] * idle, np.uint64),
-                np.array([stream.sampled for stream in streams] + [0] * idle),
-            )
+        seeds = np.array([stream.seed for stream in streams] + [0] * idle, np.uint64)
+        frames = np.array([stream.sampled for stream in streams] + [0] * idle)
+        rules = [stream.sampling for stream in streams] + [idle_rules] * idle
+        first = Rules.of(*_columns((r.temperature, r.top_k, r.top_p) for r in rules), self.device)
+        others = Rules.of(*_columns((r.sub_temperature, r.sub_top_k, r.sub_top_p) for r in rules), self.device)
+        codes = self._graphs.run(
+            ("frame", first.shape, others.shape),
+            functools.partial(self._frame_tile, first.shape, others.shape),
+            self._slots(streams, self._row_tile),
+            self._tensor(uniforms(seeds, frames)),
+            self._tensor(np.array([r.repetition_penalty for r in rules], np.float32)),
+            self._tensor(np.array([not stream.may_end() for stream in streams] + [True] * idle)),
+            *first.tensors,
+            *others.tensors,
         )
-        rules = [stream.sampling for stream in streams] + [IDLE] * idle
-        first_rules = Rules.of(*_columns((r.temperature, r.top_k, r.top_p) for r in rules), self.device)
-        other_rules = Rules.of(*_columns((r.sub_temperature, r.sub_top_k, r.sub_top_p) for r in rules), self.device)
-        penalty = self._tensor(np.array([r.repetition_penalty for r in rules], np.float32))
-        endless = self._tensor(np.array([not stream.may_end() for stream in streams] + [True] * idle))
+        return codes[: len(streams)].clone()  # the next tile's replay writes to the same place
 
+    def _frame_tile(
+        self,
+        first_shape: Shape,
+        others_shape: Shape,
+        slots: Tensor,
+        numbers: Tensor,
+        penalty: Tensor,
+        endless: Tensor,
+        *settings: Tensor,
+    ) -> Tensor:
+        first_rules, other_rules = Rules(first_shape, *settings[:4]), Rules(others_shape, *settings[4:])
         hidden = self._hidden[slots]
         logits = penalise(self._talker.codec_head(hidden).float(), self._seen[slots], penalty)
         logits = logits.masked_fill(self._suppressed, NEVER)
@@ -129,9 +178,9 @@ class Runner:
             lambda group, logits: choose(logits, other_rules, numbers[:, group]),
         )
         codes = torch.cat((first[:, None], others), dim=1)
-        self._codes[slots] = codes
-        self._seen[slots, first] = True
-        return codes[: len(streams)]
+        self._codes.index_copy_(0, slots, codes)
+        self._seen.index_put_((slots, first), self._true)
+        return codes
 
     def _prefill_context(self, stream: Stream) -> int:
         return self._context(stream.prefilled + PREFILL_WIDTH)
