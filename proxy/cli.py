@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings, packaged_profiles
-from proxy import configuration, launch, speak
+from proxy import configuration, launch, speak, speak_live
 from proxy.settings import Settings
 from proxy.triton_process import TritonPlan
 
@@ -66,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
 
     say = command("say", "Speak a text through a running server, into a file or the loudspeaker.")
     say.set_defaults(command=_say)
-    say.add_argument("text", help="what to say; - reads standard input")
+    say.add_argument("text", nargs="?", help="what to say; - reads standard input, to its end")
+    say.add_argument("--live", action="store_true", help="speak standard input while it is being written")
     say.add_argument("-o", "--output", type=Path, metavar="FILE", help="the suffix picks the format (speech.wav)")
     say.add_argument("--play", action="store_true", help="play it while it is generated")
     say.add_argument("--voice", help="a speaker's name; the server's first by default")
@@ -234,16 +235,28 @@ def _client(options: argparse.Namespace) -> speak.Server:
 
 
 def _say(options: argparse.Namespace) -> int:
-    text = sys.stdin.read() if options.text == "-" else options.text
+    if options.live == (options.text is not None):
+        raise ConfigurationError("say takes either a text or --live.")
     wishes = {
         "voice": options.voice,
         "language": options.language,
         "instructions": options.instructions,
         "seed": options.seed,
     }
-    result = speak.say(_client(options), text, wishes, output=options.output, play=options.play)
+    client = _client(options)
+    output = options.output or (None if options.play else speak.DEFAULT_OUTPUT)
+    if options.live:
+        result = speak_live.say_live(client, _read_input, wishes, output=output, play=options.play)
+    else:
+        text = sys.stdin.read() if options.text == "-" else options.text
+        result = speak.say(client, text, wishes, output=output, play=options.play)
     _say_line(result.summary())
     return launch.Exit.STOPPED
+
+
+def _read_input() -> bytes:
+    """What has been written to standard input, once there is some; nothing at its end."""
+    return os.read(sys.stdin.fileno(), 4096)
 
 
 def _voices(options: argparse.Namespace) -> int:

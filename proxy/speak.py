@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 import wave
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -73,21 +73,17 @@ class Spoken:
         )
 
 
-class _Sink(Protocol):
+class Sink(Protocol):
+    """Where sound goes."""
+
     def write(self, data: bytes, /) -> object: ...
 
 
 def say(
     server: Server, text: str, wishes: Mapping[str, str | int | None], *, output: Path | None, play: bool
 ) -> Spoken:
-    """Speak `text` into `output` (speech.wav when not played either). Raises ClientError, ConfigurationError."""
-    if output is None and not play:
-        output = DEFAULT_OUTPUT
-    form = output.suffix.removeprefix(".").lower() if output else "pcm"
-    if form not in FORMATS:
-        raise ConfigurationError(f"Can't tell a format from {output}: its suffix must be one of {', '.join(FORMATS)}.")
-    if play and form not in ("wav", "pcm"):
-        raise ConfigurationError("--play goes with a .wav or .pcm file only.")
+    """Speak `text` into `output`, or play it, or both. Raises ClientError, ConfigurationError."""
+    form = form_of(output, play=play)
     # A WAV file gets its header here, where the length is known at the end.
     requested = "pcm" if form == "wav" else form
     body = {"input": text, "response_format": requested, **{k: v for k, v in wishes.items() if v is not None}}
@@ -96,23 +92,44 @@ def say(
         started = time.monotonic()
         response = stack.enter_context(client.stream("POST", "/v1/audio/speech", json=body))
         _check(response)
-        sinks: list[_Sink] = []
-        if output:
-            sinks.append(_file(stack, output, form))
-        if play:
-            sinks.append(_player(stack))
+        sinks = open_sinks(stack, output, form, play=play)
         size, first = 0, 0.0
         for data in response.iter_raw():
             first = first or time.monotonic() - started
             size += len(data)
-            try:
-                for sink in sinks:
-                    sink.write(data)
-            except OSError as error:
-                raise ClientError(f"Can't write the sound: {error.strerror}.") from None
+            deliver(data, sinks)
         total = time.monotonic() - started
     audio = size / BYTES_PER_SECOND if requested == "pcm" else None
     return Spoken(output=output, size=size, first_audio_s=first, total_s=total, audio_s=audio)
+
+
+def form_of(output: Path | None, *, play: bool) -> str:
+    """The format that a file's suffix asks for; what is only played is pcm. Raises ConfigurationError."""
+    form = output.suffix.removeprefix(".").lower() if output else "pcm"
+    if form not in FORMATS:
+        raise ConfigurationError(f"Can't tell a format from {output}: its suffix must be one of {', '.join(FORMATS)}.")
+    if play and form not in ("wav", "pcm"):
+        raise ConfigurationError("--play goes with a .wav or .pcm file only.")
+    return form
+
+
+def open_sinks(stack: contextlib.ExitStack, output: Path | None, form: str, *, play: bool) -> list[Sink]:
+    """Where the sound goes; `stack` closes them. Raises ConfigurationError."""
+    sinks: list[Sink] = []
+    if output:
+        sinks.append(_file(stack, output, form))
+    if play:
+        sinks.append(_player(stack))
+    return sinks
+
+
+def deliver(data: bytes, sinks: Sequence[Sink]) -> None:
+    """Write sound to each. Raises ClientError."""
+    try:
+        for sink in sinks:
+            sink.write(data)
+    except OSError as error:
+        raise ClientError(f"Can't write the sound: {error.strerror}.") from None
 
 
 def voices(server: Server) -> list[dict[str, str]]:
@@ -136,7 +153,7 @@ def _check(response: httpx.Response) -> None:
     raise ClientError(f"The server refused ({response.status_code}): {message}")
 
 
-def _file(stack: contextlib.ExitStack, path: Path, form: str) -> _Sink:
+def _file(stack: contextlib.ExitStack, path: Path, form: str) -> Sink:
     try:
         file: IO[bytes] = stack.enter_context(path.open("wb"))
     except OSError as error:
@@ -164,7 +181,7 @@ class _WaveSink:
         self._rest = data[whole:]
 
 
-def _player(stack: contextlib.ExitStack) -> _Sink:
+def _player(stack: contextlib.ExitStack) -> Sink:
     for command in PLAYERS:
         if program := shutil.which(command[0]):
             process = stack.enter_context(subprocess.Popen([program, *command[1:]], stdin=subprocess.PIPE, bufsize=0))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import wave
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from proxy.cli import main
 from proxy.triton_client import TritonClient
 from tests.proxy.live_client import PROTOCOL, heard, live, spoken
 from tests.proxy.test_triton_client import until
-from tests.serving import Serving
+from tests.serving import Serving, wait_for
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 SOUND = {"encoding": "pcm_s16le", "sample_rate": 24_000, "channels": 1}
@@ -214,3 +219,41 @@ async def test_what_comes_late_for_an_utterance_that_ended_by_itself_is_dropped(
         await client.append("the quick brown ")
         assert await client.closed() == 1000
         assert client.events[-1]["stop_reason"] == "length"
+
+
+@pytest.fixture
+def speaking(scripted: Serving, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`say --live` into live.wav."""
+    command = [sys.executable, "-m", "proxy", "say", "--live", "--url", scripted.url, "-o", str(tmp_path / "live.wav")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def test_say_live_speaks_standard_input_while_it_is_written(
+    speaking: subprocess.Popen[str], scripted: Serving, tmp_path: Path
+) -> None:
+    assert speaking.stdin
+    speaking.stdin.write("thé quick ")
+    speaking.stdin.flush()
+    file = tmp_path / "live.wav"
+    wait_for(lambda: file.exists() and file.stat().st_size > 44, 30)  # it sounds, though more is to come
+    speaking.stdin.write("brown fox\n")
+    out, _ = speaking.communicate(timeout=30)
+    assert speaking.returncode == 0
+    assert "0.32 s of speech" in out
+    with wave.open(str(file)) as sound:
+        assert heard(sound.readframes(sound.getnframes())) == spoken("thé quick brown fox")
+
+
+@pytest.mark.parametrize("arguments", [["--live", "text"], [], ["--live", "-o", "x.mp3"]])
+def test_say_refuses_what_does_not_go_together(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["say", *arguments]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_say_live_tells_what_the_server_says(scripted: Serving) -> None:
+    command = [sys.executable, "-m", "proxy", "say", "--live", "--url", scripted.url, "--voice", "nobody", "--play"]
+    told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "Unknown voice" in told.stderr
+    assert len(told.stderr.splitlines()) == 1
