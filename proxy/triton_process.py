@@ -97,6 +97,8 @@ class TritonProcess:
         child, most = self._running(), 0
         while not child.exited.done():
             await asyncio.wait({child.exited}, timeout=WATCH_INTERVAL_S)
+            if self._ready_at is None:
+                continue  # while it loads, Triton starts and ends stubs of its own
             stubs = _living_stubs(child.pid)
             if stubs < most and not child.exited.done():
                 return "A process of one of Triton's models died."
@@ -113,6 +115,7 @@ class TritonProcess:
         self._regions.clear()
         if self._ready_at and time.monotonic() - self._ready_at > STEADY_S:
             self._pause_s = FIRST_PAUSE_S
+        self._ready_at = None
         self._say(f"Starting it again in {self._pause_s:g} s.")
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)

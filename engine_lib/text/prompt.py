@@ -50,7 +50,7 @@ class Voices:
             for place, (alias, target) in enumerate(aliases.items())
         }
         self._aliases = {_folded(alias): target for alias, target in self.aliases.items()}
-        self.languages = ["auto", *(name for name in config.language_ids if "dialect" not in name)]
+        self.languages = ["auto", *config.language_ids]
 
     def speaker(self, name: str | None) -> str | None:
         """The speaker for a requested name, the first when none is requested, None where the model has none.
