@@ -94,15 +94,15 @@ class TritonProcess:
 
     async def died(self) -> str:
         """Wait until it, or a model's process that it had, is gone; how that went, in words."""
-        child, most = self._running(), 0
+        child = self._running()
         while not child.exited.done():
             await asyncio.wait({child.exited}, timeout=WATCH_INTERVAL_S)
-            if self._ready_at is None:
-                continue  # while it loads, Triton starts and ends stubs of its own
-            stubs = _living_stubs(child.pid)
-            if stubs < most and not child.exited.done():
-                return "A process of one of Triton's models died."
-            most = max(most, stubs)
+            # While it loads, Triton starts and ends stubs of its own.
+            is_watched = self._ready_at is not None and not child.exited.done()
+            if is_watched and _living_stubs(child.pid) < self._models:
+                await asyncio.wait({child.exited}, timeout=WATCH_INTERVAL_S)  # a Triton that died takes them along
+                if not child.exited.done():
+                    return "A process of one of Triton's models died."
         status = child.exited.result()
         if not self._log.explained and not self._verbose:
             self._say("\n  ".join(["Triton's last lines:", *self._log.recent]))
