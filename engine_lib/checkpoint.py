@@ -60,6 +60,70 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+class Section:
+    """Typed look-ups in one JSON object that name file and key when they fail."""
+
+    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+        self._data = data
+        self.where = where
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number above 0."""
+        return int(self._positive(key, self.whole(key, default)))
+
+    def sizes(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers above 0, of at least one."""
+        value = self._typed(key, (list,), "a list", None)
+        if not value or any(type(item) is not int or item < 1 for item in value):
+            raise ConfigurationError(
+                f"{self.where}: '{key}' must list whole numbers above 0, not {value!r}.", param=key
+            )
+        return tuple(value)
+
+    def scale(self, key: str) -> float:
+        """A number above 0."""
+        return self._positive(key, self.number(key))
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number."""
+        return self._typed(key, (int,), "a whole number", default)  # type: ignore[no-any-return]
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number."""
+        return float(self._typed(key, (int, float), "a number", default))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text."""
+        return self._typed(key, (str,), "text", default)  # type: ignore[no-any-return]
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        return self._typed(key, (bool,), "true or false", default)  # type: ignore[no-any-return]
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """An object, empty when it is missing."""
+        return self._typed(key, (dict,), "an object", {})  # type: ignore[no-any-return]
+
+    def section(self, key: str) -> Section:
+        """An object as a section of its own."""
+        return Section(self._typed(key, (dict,), "an object", None), f"{self.where}: {key}")
+
+    def _positive(self, key: str, value: float) -> float:
+        if value <= 0:
+            raise ConfigurationError(f"{self.where}: '{key}' must be above 0, not {value!r}.", param=key)
+        return value
+
+    def _typed(self, key: str, kinds: tuple[type, ...], words: str, default: Any) -> Any:
+        value = self._data.get(key, default)
+        if value is None:
+            raise ConfigurationError(
+                f"{self.where}: '{key}' is missing, so this isn't a Qwen3-TTS checkpoint.", param=key
+            )
+        if type(value) not in kinds:
+            raise ConfigurationError(f"{self.where}: '{key}' must be {words}, not {value!r}.", param=key)
+        return value
+
+
 def read_tensors(directory: Path) -> dict[str, Tensor]:
     """Every tensor of model.safetensors, or of the shards that its index names, on the CPU."""
     if (directory / INDEX_FILE).is_file():

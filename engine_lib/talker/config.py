@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from engine_lib.checkpoint import read_json
+from engine_lib.checkpoint import Section, read_json
 from engine_lib.errors import ConfigurationError
 
 MODEL_TYPE = "qwen3_tts"
@@ -67,7 +66,7 @@ class TalkerConfig:
     @classmethod
     def from_directory(cls, directory: Path) -> TalkerConfig:
         """Read `directory`/config.json. Raises ConfigurationError naming the key that's missing or wrong."""
-        top = _Section(read_json(directory / "config.json"), "config.json")
+        top = Section(read_json(directory / "config.json"), "config.json")
         if top.text("model_type") != MODEL_TYPE:
             raise ConfigurationError(f"{directory}: model_type is {top.text('model_type')!r}, not {MODEL_TYPE!r}.")
         kind = top.text("tts_model_type")
@@ -146,7 +145,7 @@ class SamplingDefaults:
         path = directory / "generation_config.json"
         if not path.is_file():
             return cls()
-        data = _Section(read_json(path), "generation_config.json")
+        data = Section(read_json(path), "generation_config.json")
         own = cls()
         return cls(
             do_sample=data.flag("do_sample", own.do_sample),
@@ -161,54 +160,18 @@ class SamplingDefaults:
         )
 
 
-def _transformer(section: _Section) -> TransformerConfig:
+def _transformer(section: Section) -> TransformerConfig:
     if section.text("hidden_act", "silu") != "silu" or section.flag("attention_bias", False):
         raise ConfigurationError(f"{section.where}: only hidden_act silu without attention_bias is known.")
-    hidden, heads = section.whole("hidden_size"), section.whole("num_attention_heads")
+    hidden, heads = section.size("hidden_size"), section.size("num_attention_heads")
     return TransformerConfig(
         hidden=hidden,
-        intermediate=section.whole("intermediate_size"),
-        layers=section.whole("num_hidden_layers"),
+        intermediate=section.size("intermediate_size"),
+        layers=section.size("num_hidden_layers"),
         heads=heads,
-        kv_heads=section.whole("num_key_value_heads"),
-        head_dim=section.whole("head_dim", hidden // heads),
-        rms_norm_eps=section.number("rms_norm_eps"),
-        rope_theta=section.number("rope_theta"),
-        vocabulary=section.whole("vocab_size"),
+        kv_heads=section.size("num_key_value_heads"),
+        head_dim=section.size("head_dim", hidden // heads),
+        rms_norm_eps=section.scale("rms_norm_eps"),
+        rope_theta=section.scale("rope_theta"),
+        vocabulary=section.size("vocab_size"),
     )
-
-
-class _Section:
-    """Typed look-ups in one JSON object that name file and key when they fail."""
-
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
-        self._data = data
-        self.where = where
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        return self._typed(key, (int,), "a whole number", default)  # type: ignore[no-any-return]
-
-    def number(self, key: str, default: float | None = None) -> float:
-        return float(self._typed(key, (int, float), "a number", default))
-
-    def text(self, key: str, default: str | None = None) -> str:
-        return self._typed(key, (str,), "text", default)  # type: ignore[no-any-return]
-
-    def flag(self, key: str, default: bool) -> bool:
-        return self._typed(key, (bool,), "true or false", default)  # type: ignore[no-any-return]
-
-    def mapping(self, key: str) -> Mapping[str, Any]:
-        return self._typed(key, (dict,), "an object", {})  # type: ignore[no-any-return]
-
-    def section(self, key: str) -> _Section:
-        return _Section(self._typed(key, (dict,), "an object", None), f"{self.where}: {key}")
-
-    def _typed(self, key: str, kinds: tuple[type, ...], words: str, default: Any) -> Any:
-        value = self._data.get(key, default)
-        if value is None:
-            raise ConfigurationError(
-                f"{self.where}: '{key}' is missing, so this isn't a Qwen3-TTS checkpoint.", param=key
-            )
-        if type(value) not in kinds:
-            raise ConfigurationError(f"{self.where}: '{key}' must be {words}, not {value!r}.", param=key)
-        return value
