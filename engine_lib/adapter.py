@@ -7,7 +7,9 @@ since a send may block and must never hold up the thread that drives the device.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import os
 import queue
 import sys
 import threading
@@ -26,6 +28,10 @@ log = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 
 METRICS_PERIOD_S = 0.25
+PARENT_PERIOD_S = 1.0
+HANG_LIMIT_S = 20.0  # no call of ours holds the interpreter's lock for so long
+MAX_STREAM_ID = 128  # characters
+MAX_INPUT_BYTES = 1 << 20  # of one BYTES tensor: far beyond any text that can be spoken
 # Upper borders of histogram buckets.
 SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -72,8 +78,13 @@ class Call:
         """A BYTES tensor of one element as text. Raises InvalidRequest when it isn't UTF-8 or has another size."""
         if name not in self._inputs:
             return default
+        value = bytes(self._one(name))
+        if len(value) > MAX_INPUT_BYTES:
+            raise InvalidRequest(
+                f"The input {name} is over {MAX_INPUT_BYTES} bytes.", param=name, code="input_too_large"
+            )
         try:
-            return bytes(self._one(name)).decode("utf-8")
+            return value.decode("utf-8")
         except UnicodeDecodeError:
             raise InvalidRequest(f"The input {name} isn't UTF-8.", param=name, code="invalid_text") from None
 
@@ -210,6 +221,31 @@ class _Shown:
             self._total = value
         else:
             self._shown.set(value)
+
+
+def end_with_parent() -> None:
+    """End this process soon after Triton has ended, or when its interpreter hangs.
+
+    Left to itself a stub outlives a Triton that was killed, memory and all: a message to it, about a metric say,
+    waits for ever and holds the interpreter's lock meanwhile (seen with gdb). So the watch itself is watched by
+    faulthandler, whose timer needs no lock.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            faulthandler.dump_traceback_later(HANG_LIMIT_S, exit=True)
+            time.sleep(PARENT_PERIOD_S)
+        os._exit(1)  # nothing can be tidied up: Triton's library hangs
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+def check_stream_id(stream_id: str) -> str:
+    """`stream_id`, or InvalidRequest unless it's short and printable: it stands in logs as it is."""
+    if len(stream_id) > MAX_STREAM_ID or not stream_id.isprintable():
+        raise InvalidRequest(f"STREAM_ID must be at most {MAX_STREAM_ID} printable characters.", param="STREAM_ID")
+    return stream_id
 
 
 def text_tensor(text: str) -> NDArray[np.object_]:

@@ -38,6 +38,7 @@ CODEBOOKS = 16
 FRAME_SECONDS = SAMPLES_PER_FRAME / SAMPLE_RATE
 
 MAX_SEED = 2**63 - 1
+MAX_CHARACTERS = 65_536  # of one utterance's text
 
 
 class Action(enum.StrEnum):

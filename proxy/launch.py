@@ -30,6 +30,7 @@ from proxy.child import Child, adopt_orphans
 from proxy.triton_process import TritonPlan, TritonProcess
 
 PROBE_INTERVAL_S = 0.25
+TRITON_GRACE_S = 2.0  # beyond its own exit timeout, which it runs into whenever a call was cancelled midway
 STOP_GRACE_S = 10.0  # beyond the time a process was told it may take to stop; then it is killed
 BACKLOG = 2048  # connections
 
@@ -83,7 +84,7 @@ class _Service:
             if self._plan.triton is not None:
                 triton = TritonProcess(self._plan.triton, self._say, stack.enter_context(contextlib.ExitStack()))
                 await triton.start()
-                stack.push_async_callback(self._end, "Triton", triton, STOP_GRACE_S)
+                stack.push_async_callback(self._end, "Triton", triton, TRITON_GRACE_S)
             proxy = await self._start_proxy(stack, listening, triton)
             outcome = await self._watch(triton, proxy, url)
             if outcome is Exit.STOPPED:
@@ -213,7 +214,8 @@ class _Service:
         hurry.cancel()
         if not ending.done():
             await process.kill()
-        if not await ending and self._ready:
+        in_time = await ending
+        if not in_time and self._ready and isinstance(process, Child):  # Triton often isn't, and nothing is lost then
             self._say(f"{name} was killed: it didn't stop in time.")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from engine_lib.errors import ConfigurationError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-EXIT_TIMEOUT_S = 5  # how long Triton lets direct clients finish; a dead stub makes it wait this long in any case
+EXIT_TIMEOUT_S = 5  # how long Triton lets direct clients finish; a cancelled request may make it wait this long
 
 
 @dataclass(frozen=True)

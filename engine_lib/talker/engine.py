@@ -263,7 +263,7 @@ class Engine:
             self._live.remove(stream.id)
             self._ended.add(stream.id)
             self.metrics.finished[chunk.finish_reason] += 1
-            if chunk.finish_reason is FinishReason.LENGTH:
+            if chunk.finish_reason is FinishReason.LENGTH and not stream.limit_is_asked:
                 log.warning("stream %s reached its limit of %d frames", stream.id, stream.limit)
         stream.deliver(chunk)
 

@@ -16,11 +16,10 @@ from engine_lib.talker.scheduler import Scheduler
 from engine_lib.talker.stream import Deliver, Stream
 from engine_lib.text.live import LiveText
 from engine_lib.text.prompt import Voicing
-from engine_lib.wire import StreamOptions, is_visible, text_problem
+from engine_lib.wire import MAX_CHARACTERS, StreamOptions, is_visible, text_problem
 
 log = logging.getLogger(__name__)
 
-MAX_CHARACTERS = 65_536  # of one utterance
 MAX_EARLY = 1024  # actions held for streams whose start is still on its way
 EARLY_LIMIT_S = 10.0  # a start that takes longer never comes
 

@@ -13,7 +13,7 @@ from engine_lib.talker.stream import Deliver, Sampling, Stream
 from engine_lib.text.live import LiveText
 from engine_lib.text.prompt import Prompt, PromptBuilder, Voices, Voicing
 from engine_lib.text.tokenizer import ASSISTANT, TextTokenizer
-from engine_lib.wire import SAMPLE_RATE, Description, StreamOptions, check_text
+from engine_lib.wire import MAX_CHARACTERS, SAMPLE_RATE, Description, StreamOptions, check_text
 
 if TYPE_CHECKING:
     from engine_lib.talker.live import LiveUtterance
@@ -36,6 +36,8 @@ class Requests:
 
     def stream(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> Stream:
         """A stream that speaks `text`. Raises InvalidRequest naming the field when it can't be spoken."""
+        if len(text) > MAX_CHARACTERS:
+            raise InvalidRequest(f"'input' is over {MAX_CHARACTERS} characters.", param="input", code="input_too_large")
         prompt = self._prompts.build(check_text(text), self.voicing(options), streaming=not options.non_streaming_mode)
         self._check_room(prompt)
         return self._made(stream_id, prompt, options, deliver, self._budget(prompt.text_tokens), live=False)
@@ -116,6 +118,7 @@ class Requests:
             ignore_eos=options.ignore_eos,
             mask_eos=live if mask_eos is None else mask_eos,
             deliver=deliver,
+            limit_is_asked=options.max_new_tokens is not None,
             text_open=live,
         )
 
@@ -126,8 +129,8 @@ class Requests:
     def _check_room(self, prompt: Prompt) -> None:
         if len(prompt) >= self._profile.slot_positions:
             raise InvalidRequest(
-                f"'input' and 'instructions' take {len(prompt)} positions, "
-                f"but a stream has {self._profile.slot_positions} with its speech.",
+                f"'input' and 'instructions' are {len(prompt)} tokens together, "
+                f"but {self._profile.slot_positions} must hold them and their speech.",
                 param="input",
                 code="input_too_large",
             )

@@ -70,6 +70,7 @@ class Stream:
         ignore_eos: bool,
         mask_eos: bool,
         deliver: Deliver,
+        limit_is_asked: bool = False,
         text_open: bool = False,
     ) -> None:
         """`limit` counts sampled frames; the last one sampled within it has no codes of its own (model.md 4).
@@ -82,6 +83,7 @@ class Stream:
         self.sampling = sampling
         self.seed = seed
         self.limit = limit
+        self.limit_is_asked = limit_is_asked  # by the client, who won't wonder that it's reached
         self.deliver = deliver
         self.slot: int | None = None
         self.prefilled = 0  # prompt positions in the cache

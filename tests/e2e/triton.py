@@ -83,6 +83,19 @@ class Session:
             model, "speech", None, TEXT="", OPTIONS=json.dumps(options), ACTION="start_live", STREAM_ID=stream_id
         )
 
+    def send_codes(self, stream_id: str, index: int, codes: np.ndarray) -> None:
+        """Send a chunk of codes to the codec, as only the talker should."""
+        parts = {
+            "CODES": ("INT32", codes),
+            "INDEX": ("INT32", np.array([index], np.int32)),
+            "LAST": ("BOOL", np.array([True])),
+            "USAGE": ("INT32", np.zeros(2, np.int32)),
+        }
+        inputs = [grpc.InferInput(name, list(array.shape), kind) for name, (kind, array) in parts.items()]
+        for tensor, (_, array) in zip(inputs, parts.values(), strict=True):
+            tensor.set_data_from_numpy(array)
+        self.request("codec", "codes", None, *inputs, STREAM_ID=stream_id, FINISH_REASON="stop")
+
     def act(self, action: str, stream_id: str, request_id: str = "action") -> None:
         """Send an action to the talker."""
         self.request("talker", request_id, None, ACTION=action, STREAM_ID=stream_id)

@@ -10,9 +10,19 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import wire
-from engine_lib.adapter import ROWS, SECONDS, Call, Metric, Port, log_to_stderr, text_tensor
+from engine_lib.adapter import (
+    ROWS,
+    SECONDS,
+    Call,
+    Metric,
+    Port,
+    check_stream_id,
+    end_with_parent,
+    log_to_stderr,
+    text_tensor,
+)
 from engine_lib.codec.engine import CodecJob, Engine, PcmChunk
-from engine_lib.errors import ConfigurationError, ServiceError
+from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
 from engine_lib.recent import RecentNames
 from engine_lib.startup import prepare
@@ -26,12 +36,14 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the codec of the checkpoint that QWEN3_TTS_* names."""
         log_to_stderr()
+        end_with_parent()
         try:
             settings = EngineSettings.from_environment()
             ready = prepare(settings)
             self._engine = Engine.from_checkpoint(ready.directory, settings.profile, ready.device)
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(error.message) from error
+        self._most_frames = settings.profile.slot_positions  # no stream of the talker's has more
         self._cancelled = RecentNames(4096)
         self._messenger = ThreadPoolExecutor(1, thread_name_prefix="tell-talker")
         self._port = Port(pb_utils, self._handle, _metrics(self._engine))
@@ -48,7 +60,12 @@ class TritonPythonModel:
         self._port.close()
 
     def _handle(self, call: Call) -> None:
-        stream_id = call.text(wire.STREAM_ID)
+        stream_id = check_stream_id(call.text(wire.STREAM_ID))
+        index, codes = call.whole(wire.INDEX), call.array(wire.CODES)
+        if index < 0 or len(codes) > self._most_frames:
+            raise InvalidRequest(
+                f"A chunk has an INDEX from 0 and at most {self._most_frames} frames.", param=wire.INDEX
+            )
         # A client's going reaches Triton here alone: the talker's request runs on (tried, see docs/request.md).
         if stream_id and call.cancelled() and self._cancelled.add(stream_id):
             self._engine.cancel(stream_id)
@@ -56,8 +73,8 @@ class TritonPythonModel:
         self._engine.submit(
             CodecJob(
                 stream_id=stream_id,
-                index=call.whole(wire.INDEX),
-                codes=call.array(wire.CODES),
+                index=index,
+                codes=codes,
                 last=bool(call.whole(wire.LAST)),
                 finish_reason=call.text(wire.FINISH_REASON),
                 usage=call.array(wire.USAGE),

@@ -9,7 +9,17 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import wire
-from engine_lib.adapter import ROWS, SECONDS, Call, Metric, Port, log_to_stderr, text_tensor
+from engine_lib.adapter import (
+    ROWS,
+    SECONDS,
+    Call,
+    Metric,
+    Port,
+    check_stream_id,
+    end_with_parent,
+    log_to_stderr,
+    text_tensor,
+)
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
 from engine_lib.startup import prepare
@@ -23,6 +33,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the checkpoint that QWEN3_TTS_* names."""
         log_to_stderr()
+        end_with_parent()
         try:
             settings = EngineSettings.from_environment()
             ready = prepare(settings)
@@ -45,7 +56,7 @@ class TritonPythonModel:
 
     def _handle(self, call: Call) -> None:
         name = call.text(wire.ACTION, wire.Action.START)
-        stream_id = call.text(wire.STREAM_ID)
+        stream_id = check_stream_id(call.text(wire.STREAM_ID))
         text, sequence = call.text(wire.TEXT), call.whole(wire.SEQUENCE)
         match name:
             case wire.Action.START | wire.Action.START_LIVE:

@@ -128,7 +128,7 @@ def test_a_full_slot_ends_the_stream_with_length(open_studio) -> None:
     prompt = 9 if len(heard.codes) == 39 else 10
     assert heard.reason == "length"
     assert len(heard.codes) == 48 - prompt
-    with pytest.raises(InvalidRequest, match="positions") as caught:
+    with pytest.raises(InvalidRequest, match="tokens together") as caught:
         studio.start("word " * 60)
     assert caught.value.param == "input"
 
