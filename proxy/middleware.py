@@ -1,8 +1,9 @@
-"""Around every HTTP request: its id, its count, and what the client sees of a bug."""
+"""Around every HTTP request: its id, its count, its line in the log, and what the client sees of a bug."""
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 
 from starlette.datastructures import MutableHeaders
@@ -11,13 +12,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_lib.errors import ServiceError
 from proxy.errors import answer
+from proxy.logs import Account
 from proxy.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+LOGGED = ("/v1/audio/speech", "/v1/audio/speech/batch")  # the routes whose requests get a line each
+
 
 class RequestMiddleware:
-    """Gives each HTTP request an id (`request.state.request_id`, x-request-id) and counts how it was answered."""
+    """Gives each HTTP request an id (`request.state.request_id`, x-request-id), counts and logs how it was answered.
+
+    What the log's line says of a request to speak, its route puts into `request.state.account`.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -27,8 +34,10 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        arrived = time.monotonic()
         request_id = uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        account: Account = {"id": request_id}
+        scope.setdefault("state", {}).update(request_id=request_id, account=account)
         status: int | None = None
 
         async def send_marked(message: Message) -> None:
@@ -50,4 +59,8 @@ class RequestMiddleware:
         finally:
             route = scope.get("route")
             path = route.path if route else "unmatched"
-            self._metrics.requests.labels(path, "left" if status is None else str(status)).inc()
+            answered = "left" if status is None else str(status)
+            self._metrics.requests.labels(path, answered).inc()
+            if path in LOGGED:
+                seconds = round(time.monotonic() - arrived, 3)
+                log.info("%s", path, extra={"fields": {**account, "status": answered, "seconds": seconds}})

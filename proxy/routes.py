@@ -12,11 +12,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine_lib.errors import NotReady
 from engine_lib.wire import MAX_SEED, Description
+from proxy.batch import BatchRequest, BatchResponse, parse_batch
 from proxy.errors import BodyTooLarge, UnsupportedBody
+from proxy.logs import Account
 from proxy.responses import SpeechResponse
 from proxy.schemas import SpeechRequest, parse_speech
 from proxy.served import check_model
-from proxy.service import Here, require_key
+from proxy.service import Here, Service, require_key
+from proxy.speaking import Speaking
 from proxy.websocket import speak_live
 
 OWNER = "qwen3-tts-triton"
@@ -45,11 +48,36 @@ async def speak(request: Request, service: Here) -> Response:
     arrived = time.monotonic()
     body = await read_json_body(request, service.settings.max_body_bytes)
     speech = parse_speech(body, service.settings.max_input_chars)
-    server = service.pool.pick()
-    check_model(speech.model, server.description)
-    if speech.seed is None:
-        speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
-    return SpeechResponse(server, speech, request.state.request_id, service.metrics, arrived)
+    state = request.state
+    speaking = begin(service, speech, state.request_id, state.account, arrived, whole=not speech.stream)
+    return SpeechResponse(speaking, stream=speech.stream, as_events=speech.stream_format == "sse")
+
+
+@routes.post(
+    "/v1/audio/speech/batch",
+    response_class=Response,
+    summary="Speak several texts",
+    responses={
+        200: {
+            "description": "Each item's sound, in base64, or its error; or files and a manifest.json.",
+            "content": {"application/json": {}, "application/zip": {}},
+        }
+    },
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/json": {"schema": BatchRequest.model_json_schema()}}}
+    },
+)
+async def speak_batch(request: Request, service: Here) -> Response:
+    """Up to 32 texts in, and for each its speech or its error; `Accept: application/zip` asks for files."""
+    arrived = time.monotonic()
+    body = await read_json_body(request, service.settings.max_body_bytes)
+    items = parse_batch(body, service.settings.max_input_chars)
+
+    def start(speech: SpeechRequest, request_id: str, account: Account) -> Speaking:
+        return begin(service, speech, request_id, account, arrived, whole=True)
+
+    as_zip = "application/zip" in request.headers.get("accept", "").lower()
+    return BatchResponse(items, start, request.state.request_id, request.state.account, as_zip=as_zip)
 
 
 @open_routes.websocket("/v1/audio/speech/ws")
@@ -106,6 +134,17 @@ async def ready(service: Here) -> JSONResponse:
 async def metrics(service: Here) -> Response:
     """The proxy's meters; the engine's are on Triton's own /metrics."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def begin(
+    service: Service, speech: SpeechRequest, request_id: str, account: Account, arrived: float, *, whole: bool
+) -> Speaking:
+    """Choose who speaks, and the seed where none was given. Raises NotReady or NotFound."""
+    server = service.pool.pick()
+    check_model(speech.model, server.description)
+    if speech.seed is None:
+        speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
+    return Speaking(server, speech, request_id, service, arrived, account, whole=whole)
 
 
 async def read_json_body(request: Request, limit: int) -> bytes:

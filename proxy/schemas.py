@@ -59,14 +59,24 @@ def parse_live(event: Mapping[str, Any]) -> LiveRequest:
 
 def parse_speech(body: bytes, max_input_chars: int) -> SpeechRequest:
     """The request in a JSON body. Raises InvalidRequest naming the field at fault."""
+    return parse_speech_fields(parse_object(body), max_input_chars)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises InvalidRequest."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         raise InvalidRequest("The body isn't valid JSON.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+    return data
+
+
+def parse_speech_fields(fields: Mapping[str, Any], max_input_chars: int) -> SpeechRequest:
+    """The request in a JSON object. Raises InvalidRequest naming the field at fault."""
     try:
-        request = SpeechRequest.model_validate(data)
+        request = SpeechRequest.model_validate(fields)
     except ValidationError as error:
         raise invalid_field(error) from None
     if len(request.input) > max_input_chars:

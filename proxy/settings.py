@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine_lib.errors import ConfigurationError
+from proxy.logs import FORMATTERS
+
+FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Settings:
     max_message_bytes: int = 64 << 10  # of one WebSocket message
     max_live_events: int = 16_384  # pieces of one live text
     max_live_chars: int = 65_536  # of them together
+    split_texts: bool = True  # speak long texts of HTTP in pieces
+    split_chars: int = 600  # a text above it is long
+    split_wide_chars: int = 200  # the same for Chinese, Japanese and Korean
+    log_format: str = "text"  # of logs.FORMATTERS
+    log_text: bool = False  # whether what is spoken may stand in the log
 
     def __post_init__(self) -> None:
         _require(len(self.triton_urls) > 0, "triton_urls", "must name at least one server")
@@ -44,8 +52,11 @@ class Settings:
             ("max_message_bytes", self.max_message_bytes),
             ("max_live_events", self.max_live_events),
             ("max_live_chars", self.max_live_chars),
+            ("split_chars", self.split_chars),
+            ("split_wide_chars", self.split_wide_chars),
         ):
             _require(0 < value < math.inf, name, "must be a number above 0")
+        _require(self.log_format in FORMATTERS, "log_format", f"must be one of {', '.join(FORMATTERS)}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -66,6 +77,11 @@ class Settings:
             max_message_bytes=env.whole("MAX_MESSAGE_BYTES", cls.max_message_bytes),
             max_live_events=env.whole("MAX_LIVE_EVENTS", cls.max_live_events),
             max_live_chars=env.whole("MAX_LIVE_CHARS", cls.max_live_chars),
+            split_texts=env.flag("SPLIT_TEXTS", cls.split_texts),
+            split_chars=env.whole("SPLIT_CHARS", cls.split_chars),
+            split_wide_chars=env.whole("SPLIT_WIDE_CHARS", cls.split_wide_chars),
+            log_format=env.text("LOG_FORMAT") or cls.log_format,
+            log_text=env.flag("LOG_TEXT", cls.log_text),
         )
 
 
@@ -88,6 +104,13 @@ class _Environment:
             return default if text is None else int(text)
         except ValueError:
             raise _refused(name, "a whole number", text) from None
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        try:
+            return default if text is None else FLAGS[text.lower()]
+        except KeyError:
+            raise _refused(name, "1, true, yes, 0, false or no", text) from None
 
     def seconds(self, name: str, default: float) -> float:
         text = self.text(name)

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine_lib.errors import NotReady
+from proxy import logs
 from proxy.app import create_app
 from proxy.errors import answer
 from proxy.service import Service
@@ -94,6 +95,7 @@ def configuration(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_level="warning",
+        log_config=None,  # logs.py sees to it
         timeout_graceful_shutdown=CUT_S,
         # What is a little too large is refused in words, by the app; the rest before it takes memory.
         ws_max_size=16 * settings.max_message_bytes,
@@ -106,6 +108,7 @@ def configuration(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 def main(descriptor: int, drain_timeout_s: float) -> None:
     """Serve on the listening socket `descriptor`. After SIGTERM running responses get `drain_timeout_s`."""
     settings = Settings.from_environment()
+    logs.configure(settings.log_format)
     app = create_app(settings)
     gate = Gate(app, drain_timeout_s)
     config = configuration(gate, settings)

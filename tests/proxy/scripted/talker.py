@@ -34,7 +34,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.running = {}
         self.live = live.Inputs()
-        self.trials = 0
+        self.trials = self.starts = 0
 
     def execute(self, requests):
         for request in requests:
@@ -71,6 +71,7 @@ class TritonPythonModel:
         script = (live.SCRIPT if is_live else SCRIPT) | {key: int(value) for key, value in words.items()}
         if refusal := REFUSALS.get(script["refuse"]):
             raise refusal
+        self.starts += 1
         self.running[stream_id] = threading.Event()
         thread = threading.Thread(target=self.speak, args=(script, stream_id, sender, is_live), daemon=True)
         thread.start()
@@ -93,7 +94,7 @@ class TritonPythonModel:
             speakers=[{"id": name, "name": name.title(), "language": "english"} for name in SPEAKERS],
             voice_aliases={"alloy": "ryan"},
             languages=["auto", "english"],
-            sampling_defaults={"trials": self.trials},
+            sampling_defaults={"trials": self.trials, "starts": self.starts},
             sample_rate=wire.SAMPLE_RATE,
             slot_positions=2048,
             max_active=32,
