@@ -6,6 +6,7 @@ ServiceError
 ├── Unauthorized            no API key, or a wrong one
 └── InvalidRequest
     ├── BodyTooLarge        over the limit of the settings
+    ├── BodyTooSlow         not here in time
     ├── UnsupportedBody     not JSON by its Content-Type
     └── Backpressure        a WebSocket client that doesn't read
 """
@@ -47,6 +48,12 @@ class BodyTooLarge(InvalidRequest):
     code = "body_too_large"
 
 
+class BodyTooSlow(InvalidRequest):
+    """The request's body didn't arrive in time."""
+
+    code = "body_too_slow"
+
+
 class UnsupportedBody(InvalidRequest):
     """The request's body isn't what its route takes."""
 
@@ -62,6 +69,7 @@ class Backpressure(InvalidRequest):
 # The nearest class of an error's ancestry counts.
 STATUS: dict[type[ServiceError], HTTPStatus] = {
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
     UnsupportedBody: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     InvalidRequest: HTTPStatus.BAD_REQUEST,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from typing import Any
@@ -13,12 +14,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from engine_lib.errors import NotReady
 from engine_lib.wire import MAX_SEED, Description
 from proxy.batch import BatchRequest, BatchResponse, parse_batch
-from proxy.errors import BodyTooLarge, UnsupportedBody
+from proxy.errors import BodyTooLarge, BodyTooSlow, UnsupportedBody
 from proxy.logs import Account
 from proxy.responses import SpeechResponse
 from proxy.schemas import SpeechRequest, parse_speech
 from proxy.served import check_model
 from proxy.service import Here, Service, require_key
+from proxy.settings import Settings
 from proxy.speaking import Speaking
 from proxy.websocket import speak_live
 
@@ -46,7 +48,7 @@ routes = APIRouter(dependencies=[Depends(require_key)])
 async def speak(request: Request, service: Here) -> Response:
     """Text in, speech out, while it is made."""
     arrived = time.monotonic()
-    body = await read_json_body(request, service.settings.max_body_bytes)
+    body = await read_json_body(request, service.settings)
     speech = parse_speech(body, service.settings.max_input_chars)
     state = request.state
     speaking = begin(service, speech, state.request_id, state.account, arrived, whole=not speech.stream)
@@ -70,7 +72,7 @@ async def speak(request: Request, service: Here) -> Response:
 async def speak_batch(request: Request, service: Here) -> Response:
     """Up to 32 texts in, and for each its speech or its error; `Accept: application/zip` asks for files."""
     arrived = time.monotonic()
-    body = await read_json_body(request, service.settings.max_body_bytes)
+    body = await read_json_body(request, service.settings)
     items = parse_batch(body, service.settings.max_input_chars)
 
     def start(speech: SpeechRequest, request_id: str, account: Account) -> Speaking:
@@ -113,14 +115,14 @@ async def voices(service: Here) -> dict[str, Any]:
     return {"voices": service.pool.pick().description.speakers}
 
 
-@open_routes.get("/health", summary="Is it alive?")
+@open_routes.api_route("/health", methods=["GET", "HEAD"], summary="Is it alive?")
 async def health(service: Here) -> JSONResponse:
     """200 unless every Triton server is known dead."""
     alive = service.pool.alive
     return JSONResponse({"status": "ok" if alive else "engine lost"}, 200 if alive else 503)
 
 
-@open_routes.get("/ready", summary="Would a request be spoken?")
+@open_routes.api_route("/ready", methods=["GET", "HEAD"], summary="Would a request be spoken?")
 async def ready(service: Here) -> JSONResponse:
     """200 once a real utterance came through, while the engine's processes answer; else 503 with the reason."""
     try:
@@ -130,7 +132,7 @@ async def ready(service: Here) -> JSONResponse:
     return JSONResponse({"ready": True})
 
 
-@open_routes.get("/metrics", summary="For Prometheus")
+@open_routes.api_route("/metrics", methods=["GET", "HEAD"], summary="For Prometheus")
 async def metrics(service: Here) -> Response:
     """The proxy's meters; the engine's are on Triton's own /metrics."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -147,16 +149,20 @@ def begin(
     return Speaking(server, speech, request_id, service, arrived, account, whole=whole)
 
 
-async def read_json_body(request: Request, limit: int) -> bytes:
-    """The body, of `limit` bytes at most. Raises UnsupportedBody or BodyTooLarge."""
+async def read_json_body(request: Request, settings: Settings) -> bytes:
+    """The body, within the settings' size and time. Raises UnsupportedBody, BodyTooLarge or BodyTooSlow."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise UnsupportedBody("The body must be JSON, with 'Content-Type: application/json'.")
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise BodyTooLarge(f"The body is over the limit of {limit} bytes.")
+    body, limit, limit_s = bytearray(), settings.max_body_bytes, settings.body_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise BodyTooLarge(f"The body is over the limit of {limit} bytes.")
+    except TimeoutError:
+        raise BodyTooSlow(f"The body took longer than {limit_s:g} s.") from None
     return bytes(body)
 
 

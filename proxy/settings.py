@@ -28,6 +28,7 @@ class Settings:
     chunk_timeout_s: float = 30.0  # silence of the engine in the middle of a stream
     input_timeout_s: float = 30.0  # silence of a client whose live text hasn't ended
     send_timeout_s: float = 30.0  # a WebSocket client that doesn't read
+    body_timeout_s: float = 20.0  # for a request's body to arrive
     max_message_bytes: int = 64 << 10  # of one WebSocket message
     max_live_events: int = 16_384  # pieces of one live text
     max_live_chars: int = 65_536  # of them together
@@ -49,6 +50,7 @@ class Settings:
             ("chunk_timeout_s", self.chunk_timeout_s),
             ("input_timeout_s", self.input_timeout_s),
             ("send_timeout_s", self.send_timeout_s),
+            ("body_timeout_s", self.body_timeout_s),
             ("max_message_bytes", self.max_message_bytes),
             ("max_live_events", self.max_live_events),
             ("max_live_chars", self.max_live_chars),
@@ -74,6 +76,7 @@ class Settings:
             chunk_timeout_s=env.seconds("CHUNK_TIMEOUT_S", cls.chunk_timeout_s),
             input_timeout_s=env.seconds("INPUT_TIMEOUT_S", cls.input_timeout_s),
             send_timeout_s=env.seconds("SEND_TIMEOUT_S", cls.send_timeout_s),
+            body_timeout_s=env.seconds("BODY_TIMEOUT_S", cls.body_timeout_s),
             max_message_bytes=env.whole("MAX_MESSAGE_BYTES", cls.max_message_bytes),
             max_live_events=env.whole("MAX_LIVE_EVENTS", cls.max_live_events),
             max_live_chars=env.whole("MAX_LIVE_CHARS", cls.max_live_chars),
