@@ -115,14 +115,16 @@ async def voices(service: Here) -> dict[str, Any]:
     return {"voices": service.pool.pick().description.speakers}
 
 
-@open_routes.api_route("/health", methods=["GET", "HEAD"], summary="Is it alive?")
+@open_routes.head("/health", include_in_schema=False)
+@open_routes.get("/health", summary="Is it alive?")
 async def health(service: Here) -> JSONResponse:
     """200 unless every Triton server is known dead."""
     alive = service.pool.alive
     return JSONResponse({"status": "ok" if alive else "engine lost"}, 200 if alive else 503)
 
 
-@open_routes.api_route("/ready", methods=["GET", "HEAD"], summary="Would a request be spoken?")
+@open_routes.head("/ready", include_in_schema=False)
+@open_routes.get("/ready", summary="Would a request be spoken?")
 async def ready(service: Here) -> JSONResponse:
     """200 once a real utterance came through, while the engine's processes answer; else 503 with the reason."""
     try:
@@ -132,7 +134,8 @@ async def ready(service: Here) -> JSONResponse:
     return JSONResponse({"ready": True})
 
 
-@open_routes.api_route("/metrics", methods=["GET", "HEAD"], summary="For Prometheus")
+@open_routes.head("/metrics", include_in_schema=False)
+@open_routes.get("/metrics", summary="For Prometheus")
 async def metrics(service: Here) -> Response:
     """The proxy's meters; the engine's are on Triton's own /metrics."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -41,3 +41,8 @@ async def test_a_body_that_stays_out_is_answered_with_408() -> None:
 async def test_probes_may_ask_by_head(path: str, status: int) -> None:
     async with client() as http:
         assert (await http.head(path)).status_code == (await http.get(path)).status_code == status
+
+
+async def test_the_schema_can_be_made() -> None:
+    async with client() as http:
+        assert set((await http.get("/openapi.json")).json()["paths"]) >= {"/v1/audio/speech", "/health", "/ready"}
