@@ -51,7 +51,7 @@ def test_each_request_has_one_line_with_its_numbers(scripted: Serving, speak: Sp
 def test_a_refused_request_has_its_line_too(
     scripted: Serving, speak: Speak, fields: dict[str, str], status: int, finish: str | None
 ) -> None:
-    (line,) = lines_of(scripted, speak(**{"script": "", **fields}).headers["x-request-id"])
+    (line,) = lines_of(scripted, speak(**{"script": "frames=1", **fields}).headers["x-request-id"])
     assert f"status={status}" in line
     assert (f"finish={finish}" in line) == (finish is not None)
 
