@@ -16,6 +16,7 @@ from proxy.pool import Pool
 from proxy.routes import open_routes, routes
 from proxy.service import Service
 from proxy.settings import Settings
+from proxy.website import website
 
 EXPOSED_HEADERS = ["x-request-id", "x-seed", "x-sample-rate", "x-finish-reason", "x-audio-seconds", "retry-after"]
 
@@ -44,4 +45,5 @@ def create_app(settings: Settings) -> FastAPI:
         )
     app.include_router(open_routes)
     app.include_router(routes)
+    app.include_router(website)
     return app

@@ -1,0 +1,69 @@
+"""The page at /, a few files of the package, and what it has to know of the server. Everything else is the API's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+
+from proxy.service import Here
+
+FOLDER = Path(__file__).parent / "page"
+# No other host, no inline script: even a text that slipped into the page as HTML could do nothing.
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",  # the WebSocket too
+        "img-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+website = APIRouter(include_in_schema=False)
+
+
+@website.get("/")
+async def index() -> FileResponse:
+    """The page."""
+    return FileResponse(FOLDER / "index.html", headers=HEADERS, media_type="text/html")
+
+
+@website.get("/page/app.js")
+async def script() -> FileResponse:
+    """What it does."""
+    return FileResponse(FOLDER / "app.js", headers=HEADERS, media_type="text/javascript")
+
+
+@website.get("/page/player.js")
+async def player() -> FileResponse:
+    """How it sounds."""
+    return FileResponse(FOLDER / "player.js", headers=HEADERS, media_type="text/javascript")
+
+
+@website.get("/page/style.css")
+async def style() -> FileResponse:
+    """How it looks."""
+    return FileResponse(FOLDER / "style.css", headers=HEADERS, media_type="text/css")
+
+
+@website.get("/page/choices.json")
+async def choices(service: Here) -> dict[str, Any]:
+    """What can be chosen, and whether a key is asked for. Raises NotReady."""
+    served = service.pool.pick().description
+    return {
+        "voices": served.speakers,
+        "languages": served.languages,
+        "needs_key": service.settings.api_key is not None,
+    }
