@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -39,6 +39,8 @@ FRAME_SECONDS = SAMPLES_PER_FRAME / SAMPLE_RATE
 
 MAX_SEED = 2**63 - 1
 MAX_CHARACTERS = 65_536  # of one utterance's text
+
+_NOT_TELLING = str.maketrans("", "", " \t-_")
 
 
 class Action(enum.StrEnum):
@@ -165,6 +167,22 @@ class Description(BaseModel):
     device: str
     path: str  # plain, or the name of the fast path
     speaks: bool  # False: random weights, only noise comes out
+
+
+def folded(name: str) -> str:
+    """A voice's name without what doesn't tell voices apart: case, spaces, hyphens, underscores."""
+    return name.casefold().translate(_NOT_TELLING)
+
+
+def unknown_voice(speakers: Iterable[str]) -> InvalidRequest:
+    """The refusal of a voice that isn't among `speakers`."""
+    known = ", ".join(speakers) or "none: describe the voice in 'instructions' instead"
+    return InvalidRequest(f"Unknown voice. This model's voices: {known}.", param="voice")
+
+
+def unknown_language(languages: Iterable[str]) -> InvalidRequest:
+    """The refusal of a language that isn't among `languages`."""
+    return InvalidRequest(f"Unknown language. This model's languages: {', '.join(languages)}.", param="language")
 
 
 def text_problem(text: str) -> str | None:

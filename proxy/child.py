@@ -78,6 +78,12 @@ class Child:
         if line and self._on_line:
             self._on_line(line)
 
+    def how_it_ended(self, *, while_starting: bool) -> str:
+        """In words, once it has exited."""
+        status = self.exited.result()
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
+        return f"{self.name} {how}{' while starting' if while_starting else ''}."
+
     async def end(self, grace_s: float) -> bool:
         """SIGTERM, and SIGKILL to the whole group after `grace_s`. False if the grace didn't suffice."""
         in_time = True

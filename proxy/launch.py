@@ -138,7 +138,7 @@ class _Service:
             return Exit.STOPPED
         if keep and keep.done():
             return keep.result()
-        self._say(_how_it_ended(proxy, while_starting=not self._ready))
+        self._say(proxy.how_it_ended(while_starting=not self._ready))
         return Exit.PROXY_DIED if self._ready else Exit.START_FAILED
 
     async def _keep(self, triton: TritonProcess, proxy: Child, url: str, first: asyncio.Task[None]) -> Exit:
@@ -217,9 +217,3 @@ class _Service:
         in_time = await ending
         if not in_time and self._ready and isinstance(process, Child):  # Triton often isn't, and nothing is lost then
             self._say(f"{name} was killed: it didn't stop in time.")
-
-
-def _how_it_ended(child: Child, *, while_starting: bool) -> str:
-    status = child.exited.result()
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-    return f"{child.name} {how}{' while starting' if while_starting else ''}."

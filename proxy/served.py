@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from engine_lib.errors import InvalidRequest, NotFound
-from engine_lib.wire import Description, StreamOptions
+from engine_lib.errors import NotFound
+from engine_lib.wire import Description, StreamOptions, folded, unknown_language, unknown_voice
 
 OPENAI_MODELS = frozenset({"tts-1", "tts-1-hd", "gpt-4o-mini-tts"})  # names that clients have built in
-_IGNORED = str.maketrans("", "", " \t-_")  # what doesn't tell voices apart
 
 
 def check_model(name: str | None, served: Description) -> None:
@@ -23,15 +22,11 @@ def check_model(name: str | None, served: Description) -> None:
 def check_speaker(options: StreamOptions, served: Description) -> None:
     """Raise InvalidRequest for a voice or language that the engine will refuse."""
     speakers = [speaker["id"] for speaker in served.speakers]
-    if options.voice is not None:
-        known = {name.casefold().translate(_IGNORED) for name in (*speakers, *served.voice_aliases)}
-        if options.voice.casefold().translate(_IGNORED) not in known:
-            voices = ", ".join(speakers) or "none: describe the voice in 'instructions' instead"
-            raise InvalidRequest(f"Unknown voice. This model's voices: {voices}.", param="voice")
+    known = {folded(name) for name in (*speakers, *served.voice_aliases)}
+    if options.voice is not None and folded(options.voice) not in known:
+        raise unknown_voice(speakers)
     if options.language is not None and options.language.strip().lower() not in {"auto", *served.languages}:
-        raise InvalidRequest(
-            f"Unknown language. This model's languages: {', '.join(served.languages)}.", param="language"
-        )
+        raise unknown_language(served.languages)
 
 
 def last_part(model: str) -> str:

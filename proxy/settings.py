@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine_lib.errors import ConfigurationError
+from engine_lib.profile import boolean
+from engine_lib.wire import MAX_CHARACTERS
 from proxy.logs import FORMATTERS
-
-FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Settings:
     body_timeout_s: float = 20.0  # for a request's body to arrive
     max_message_bytes: int = 64 << 10  # of one WebSocket message
     max_live_events: int = 16_384  # pieces of one live text
-    max_live_chars: int = 65_536  # of them together
+    max_live_chars: int = MAX_CHARACTERS  # of them together
     split_texts: bool = True  # speak long texts of HTTP in pieces
     split_chars: int = 600  # a text above it is long
     split_wide_chars: int = 200  # the same for Chinese, Japanese and Korean
@@ -110,10 +110,7 @@ class _Environment:
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name)
-        try:
-            return default if text is None else FLAGS[text.lower()]
-        except KeyError:
-            raise _refused(name, "1, true, yes, 0, false or no", text) from None
+        return default if text is None else boolean(text, f"QWEN3_TTS_{name}")
 
     def seconds(self, name: str, default: float) -> float:
         text = self.text(name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -103,11 +102,9 @@ class TritonProcess:
                 await asyncio.wait({child.exited}, timeout=WATCH_INTERVAL_S)  # a Triton that died takes them along
                 if not child.exited.done():
                     return "A process of one of Triton's models died."
-        status = child.exited.result()
         if not self._log.explained and not self._verbose:
             self._say("\n  ".join(["Triton's last lines:", *self._log.recent]))
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-        return f"Triton {how}{'' if self._ready_at else ' while starting'}."
+        return child.how_it_ended(while_starting=self._ready_at is None)
 
     async def start_again(self) -> None:
         """Remove what is left of it, and start it after a pause that grows while it doesn't last."""

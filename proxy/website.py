@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from fastapi.responses import FileResponse
 
 from proxy.service import Here
 
 FOLDER = Path(__file__).parent / "page"
+PARTS = {"app.js": "text/javascript", "player.js": "text/javascript", "style.css": "text/css"}
 # No other host, no inline script: even a text that slipped into the page as HTML could do nothing.
 POLICY = "; ".join(
     [
@@ -40,24 +42,6 @@ async def index() -> FileResponse:
     return FileResponse(FOLDER / "index.html", headers=HEADERS, media_type="text/html")
 
 
-@website.get("/page/app.js")
-async def script() -> FileResponse:
-    """What it does."""
-    return FileResponse(FOLDER / "app.js", headers=HEADERS, media_type="text/javascript")
-
-
-@website.get("/page/player.js")
-async def player() -> FileResponse:
-    """How it sounds."""
-    return FileResponse(FOLDER / "player.js", headers=HEADERS, media_type="text/javascript")
-
-
-@website.get("/page/style.css")
-async def style() -> FileResponse:
-    """How it looks."""
-    return FileResponse(FOLDER / "style.css", headers=HEADERS, media_type="text/css")
-
-
 @website.get("/page/choices.json")
 async def choices(service: Here) -> dict[str, Any]:
     """What can be chosen, and whether a key is asked for. Raises NotReady."""
@@ -67,3 +51,11 @@ async def choices(service: Here) -> dict[str, Any]:
         "languages": served.languages,
         "needs_key": service.settings.api_key is not None,
     }
+
+
+@website.get("/page/{name}")
+async def part(name: str) -> FileResponse:
+    """One of the page's other files."""
+    if name not in PARTS:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return FileResponse(FOLDER / name, headers=HEADERS, media_type=PARTS[name])

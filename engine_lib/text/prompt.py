@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engine_lib.errors import InvalidRequest
 from engine_lib.talker.config import SpecialIds, TalkerConfig
 from engine_lib.text.tokenizer import TextTokenizer
+from engine_lib.wire import folded, unknown_language, unknown_voice
 
 NOTHING = -1
 
@@ -42,14 +43,14 @@ class Voices:
 
     def __init__(self, config: TalkerConfig, aliases: Mapping[str, str]) -> None:
         self._config = config
-        self._speakers = {_folded(name): name for name in config.speaker_ids}
+        self._speakers = {folded(name): name for name in config.speaker_ids}
         names = list(config.speaker_ids)
         # An alias for a speaker that this checkpoint lacks still has to speak, always in the same voice.
         self.aliases = {
-            alias: self._speakers.get(_folded(target), names[place % len(names)] if names else "")
+            alias: self._speakers.get(folded(target), names[place % len(names)] if names else "")
             for place, (alias, target) in enumerate(aliases.items())
         }
-        self._aliases = {_folded(alias): target for alias, target in self.aliases.items()}
+        self._aliases = {folded(alias): target for alias, target in self.aliases.items()}
         self.languages = ["auto", *config.language_ids]
 
     def speaker(self, name: str | None) -> str | None:
@@ -59,13 +60,12 @@ class Voices:
         """
         if name is None:
             return next(iter(self._config.speaker_ids), None)
-        folded = _folded(name)
-        if folded in self._speakers:
-            return self._speakers[folded]
-        if folded in self._aliases:
-            return self._aliases[folded] or None
-        known = ", ".join(self._speakers.values()) or "none: describe the voice in 'instructions' instead"
-        raise InvalidRequest(f"Unknown voice. This model's voices: {known}.", param="voice")
+        wanted = folded(name)
+        if wanted in self._speakers:
+            return self._speakers[wanted]
+        if wanted in self._aliases:
+            return self._aliases[wanted] or None
+        raise unknown_voice(self._speakers.values())
 
     def language_id(self, language: str | None, speaker: str | None) -> int | None:
         """The codec id of a requested language, or None for none (model.md 5.2).
@@ -78,8 +78,7 @@ class Voices:
         if wanted == "auto":
             return None
         if wanted not in self._config.language_ids:
-            known = ", ".join(self.languages)
-            raise InvalidRequest(f"Unknown language. This model's languages: {known}.", param="language")
+            raise unknown_language(self.languages)
         return self._config.language_ids[wanted]
 
     def described(self) -> list[dict[str, str]]:
@@ -92,11 +91,6 @@ class Voices:
             }
             for name in self._config.speaker_ids
         ]
-
-
-def _folded(name: str) -> str:
-    """A name without what doesn't tell voices apart."""
-    return name.casefold().translate({ord(character): None for character in " \t-_"})
 
 
 class PromptBuilder:
@@ -117,15 +111,22 @@ class PromptBuilder:
         if not spoken.text:
             raise InvalidRequest("'input' holds nothing to speak.", param="input", code="empty_input")
         if streaming:
-            return self.begin(voicing, spoken.role, spoken.text[0], (*spoken.text[1:], ids.tts_eos))
+            first, *rest = spoken.text
+            return self.begin(voicing, spoken.role, first, (*rest, ids.tts_eos), len(spoken.text))
         lanes = [(token, ids.codec_pad) for token in (*spoken.text, ids.tts_eos)]
         lanes.append((ids.tts_pad, ids.codec_bos))
         return self._prompt(voicing, spoken.role, lanes, (), len(spoken.text))
 
-    def begin(self, voicing: Voicing, role: tuple[int, int, int], first: int, trailing: tuple[int, ...] = ()) -> Prompt:
+    def begin(
+        self,
+        voicing: Voicing,
+        role: tuple[int, int, int],
+        first: int,
+        trailing: tuple[int, ...] = (),
+        text_tokens: int = 1,
+    ) -> Prompt:
         """The streaming layout's prompt for a text that begins with the token `first`; more may be fed later."""
-        spoken = 1 + sum(token != self._config.ids.tts_eos for token in trailing)
-        return self._prompt(voicing, role, [(first, self._config.ids.codec_bos)], trailing, spoken)
+        return self._prompt(voicing, role, [(first, self._config.ids.codec_bos)], trailing, text_tokens)
 
     def voicing(self, *, voice: str | None, language: str | None, instructions: str | None) -> Voicing:
         """The rows for who speaks and how. Raises InvalidRequest for an unknown voice or language."""
