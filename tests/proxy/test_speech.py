@@ -15,7 +15,6 @@ import av
 import httpx
 import numpy as np
 import numpy.typing as npt
-import openai
 import pytest
 import soundfile
 
@@ -311,25 +310,6 @@ def test_a_slow_reader_gets_all_of_it_and_holds_up_nobody(http: httpx.Client, sp
         assert speak().status_code == 200
         received += sum(map(len, pieces))
     assert received == 1500 * 1920 * 2
-
-
-def test_the_openai_client_works_unchanged(scripted: Serving) -> None:
-    with openai.OpenAI(base_url=f"{scripted.url}/v1", api_key="unused", max_retries=0) as client:
-        whole = client.audio.speech.create(model="tts-1", voice="ryan", input="frames=10", response_format="pcm")
-        assert len(whole.content) == 10 * 1920 * 2
-        with client.audio.speech.with_streaming_response.create(
-            model="gpt-4o-mini-tts", voice="ryan", input="frames=10", instructions="Softly.", speed=1.0
-        ) as streamed:
-            assert len(b"".join(streamed.iter_bytes())) > 1000
-        (model,) = client.models.list().data
-        assert client.models.retrieve(model.id).id == model.id == "makers/scripted"
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.audio.speech.create(model="tts-1", voice="nobody", input="hello")
-        assert caught.value.param == "voice"
-        with pytest.raises(openai.NotFoundError):
-            client.audio.speech.create(model="other", voice="ryan", input="hello")
-        with pytest.raises(openai.RateLimitError):
-            client.audio.speech.create(model="tts-1", voice="ryan", input="refuse=1")
 
 
 @pytest.fixture
