@@ -51,10 +51,13 @@ class Profile:
     live_idle_timeout_s: float = 120.0  # a text that gets nothing more for so long is given up
     # Voices
     voice_aliases: Mapping[str, str] = field(default_factory=dict)  # other names for the checkpoint's speakers
+    voice_cache: int = 128  # cloned voices that the talker remembers by name ...
+    codec_voice_cache: int = 32  # ... and whose samples the codec needn't decode again; 5 MiB each for the real codec
 
     def __post_init__(self) -> None:
         for key in (
             "max_active", "slot_positions", "rows_per_step", "budget_base_frames", "codec_rows", "flush_characters",
+            "voice_cache", "codec_voice_cache",
         ):  # fmt: skip
             _require(getattr(self, key) >= 1, key, "must be at least 1")
         for key in ("max_waiting", "urgent_lead_ms", "hurry_lead_ms", "budget_frames_per_token", "flush_after_ms"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from engine_lib import noise
-from engine_lib.checkpoint import locate
 from engine_lib.errors import ConfigurationError
+from engine_lib.files import locate
 from engine_lib.profile import EngineSettings
 
 

@@ -11,12 +11,14 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from engine_lib.errors import InvalidRequest
 
 # Models of the repository.
-TTS, TALKER, CODEC = "tts", "talker", "codec"
+TTS, TALKER, CODEC, VOICE = "tts", "talker", "codec", "voice"
 
 # Tensors. Strings are BYTES of UTF-8, shape [1], unless said otherwise.
 TEXT = "TEXT"
@@ -31,6 +33,13 @@ FINISH_REASON = "FINISH_REASON"  # empty before the last chunk
 USAGE = "USAGE"  # INT32 [2]: text tokens, frames spoken so far
 DESCRIPTION = "DESCRIPTION"  # a JSON object, see Description; only the answer to ACTION=describe carries it
 PCM = "PCM"  # INT16 [samples] at SAMPLE_RATE
+# A cloned voice: what `voice` makes of a sample, and what a start brings to speak like it. A start that also names a
+# voice in OPTIONS has it remembered for a while, for later starts that only name it.
+AUDIO = "AUDIO"  # FP32 [samples] at SAMPLE_RATE, mono; none at all is a heartbeat
+X_VECTOR = "X_VECTOR"  # FP32 [Description.embedding_size]
+REF_CODES = "REF_CODES"  # INT32 [frames, 16] of the sample; only together with REF_TEXT
+REF_TEXT = "REF_TEXT"  # what is said in the sample
+PRIMER = "PRIMER"  # INT32 [frames, 16]: codes that codec takes as the past; only the first chunk may have some
 
 SAMPLE_RATE = 24_000  # Hz
 SAMPLES_PER_FRAME = 1_920
@@ -39,6 +48,9 @@ FRAME_SECONDS = SAMPLES_PER_FRAME / SAMPLE_RATE
 
 MAX_SEED = 2**63 - 1
 MAX_CHARACTERS = 65_536  # of one utterance's text
+MIN_SAMPLE_S, MAX_SAMPLE_S = 1, 30  # of a voice
+MAX_REF_CHARACTERS = 2_000  # of what is said in it
+SILENT_PEAK = 10 ** (-50 / 20)  # a sample that never gets louder than this is silence
 
 _NOT_TELLING = str.maketrans("", "", " \t-_")
 
@@ -112,8 +124,15 @@ class StreamOptions(BaseModel):
     max_new_tokens: int | None = Field(
         None, ge=2, le=2**31 - 1, description="Frames to sample at most; the last has no sound."
     )
-    non_streaming_mode: bool = Field(
-        True, description="True: the whole text in the prompt. False: one text token a frame."
+    non_streaming_mode: bool | None = Field(
+        None,
+        description="True: the whole text in the prompt. False: one text token a frame. "
+        "Default, as in the official package: true, but false for cloned voices.",
+    )
+    x_vector_only_mode: bool | None = Field(
+        None,
+        description="True: of a cloned voice use only the x-vector, not the sample's own codes and text. "
+        "Default: false, true for live text, which then needn't wait for as much text as the sample has frames.",
     )
     stream_chunk_schedule: list[Annotated[int, Field(ge=1, le=100_000)]] | None = Field(
         None, min_length=1, max_length=256, description="Frames per chunk; the last number repeats."
@@ -167,6 +186,7 @@ class Description(BaseModel):
     device: str
     path: str  # plain, or the name of the fast path
     speaks: bool  # False: random weights, only noise comes out
+    embedding_size: int = 0  # numbers in an x-vector; 0: this model doesn't speak in cloned voices
 
 
 def folded(name: str) -> str:
@@ -180,9 +200,29 @@ def unknown_voice(speakers: Iterable[str]) -> InvalidRequest:
     return InvalidRequest(f"Unknown voice. This model's voices: {known}.", param="voice")
 
 
+def unknown_clone() -> InvalidRequest:
+    """The refusal of a voice that a model with nothing but cloned voices doesn't have."""
+    return InvalidRequest(
+        "Unknown voice. This model speaks in cloned voices: name one that you have added, or give a sample.",
+        param="voice",
+    )
+
+
 def unknown_language(languages: Iterable[str]) -> InvalidRequest:
     """The refusal of a language that isn't among `languages`."""
     return InvalidRequest(f"Unknown language. This model's languages: {', '.join(languages)}.", param="language")
+
+
+def sample_problem(samples: npt.NDArray[np.float32]) -> str | None:
+    """Why a voice can't be taken from float32 [samples] at SAMPLE_RATE, in words for a client, or None."""
+    seconds = len(samples) / SAMPLE_RATE
+    if not MIN_SAMPLE_S <= seconds <= MAX_SAMPLE_S:
+        return f"must last {MIN_SAMPLE_S} to {MAX_SAMPLE_S} s, not {seconds:.1f} s"
+    if not np.isfinite(samples).all():
+        return "holds numbers that aren't finite"
+    if np.abs(samples).max() < SILENT_PEAK:
+        return "is silent"
+    return None
 
 
 def text_problem(text: str) -> str | None:

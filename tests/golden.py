@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from engine_lib.voice import Voice
+
 DATA = Path(__file__).parent / "data"
 CHECKPOINT = DATA / "checkpoint_custom_voice"
+BASE = DATA / "checkpoint_base"
 VARIANTS = {"cv": None, "vd": "config.voice_design.json", "cv_0b6": "config.custom_voice_0b6.json"}
 
 
@@ -45,6 +48,8 @@ def utterances() -> list[str]:
 
 def checkpoint(name: str, folder: Path) -> Path:
     """The checkpoint directory for a case: the stored one, or a copy in `folder` with the variant's config."""
+    if name.startswith("bc"):
+        return BASE
     variant = VARIANTS["cv_0b6" if name.startswith("cv_0b6") else name[:2]]
     if variant is None:
         return CHECKPOINT
@@ -53,3 +58,16 @@ def checkpoint(name: str, folder: Path) -> Path:
         shutil.copytree(CHECKPOINT, directory)
         shutil.copy(DATA / variant, directory / "config.json")
     return directory
+
+
+def clones() -> list[str]:
+    """Names of the cases that hold one utterance in a cloned voice."""
+    return sorted(path.stem for path in (DATA / "golden").glob("bc_*.json"))
+
+
+def voice_of(case: Golden) -> Voice:
+    """The voice that a case speaks in, from the official encoders."""
+    sample, request = golden("clone_frontend"), case.info["request"]
+    if request.get("x_vector_only_mode"):
+        return Voice(sample["x_vector"])
+    return Voice(sample["x_vector"], sample["ref_codes"].astype(np.int32), request["ref_text"])

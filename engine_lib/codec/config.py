@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_lib import wire
-from engine_lib.checkpoint import Section, read_json
 from engine_lib.errors import ConfigurationError
+from engine_lib.files import Section, read_json
 
 MODEL_TYPE = "qwen3_tts_tokenizer_12hz"
 

@@ -44,6 +44,8 @@ class Decodes(Protocol):
 
     def reset(self, slot: int) -> None: ...
 
+    def prime(self, slot: int, codes: Codes) -> None: ...
+
     def decode(self, slots: Sequence[int], codes: Sequence[Codes]) -> list[Pcm]: ...
 
 
@@ -84,7 +86,8 @@ class Engine:
         """
         decoder = Decoder.from_directory(directory / "speech_tokenizer", DTYPES[profile.codec_dtype], device)
         # Twice the streams that speak at once: one that has spoken may still have chunks here when the next one starts.
-        runner = Runner(decoder, max(2 * profile.max_active, profile.codec_rows))
+        slots = max(2 * profile.max_active, profile.codec_rows)
+        runner = Runner(decoder, slots, primed=profile.codec_voice_cache)
         logger.info("Codec state: %d slots, %.1f MiB on %s", runner.slots, runner.state_bytes / 2**20, device)
         return cls(runner, profile)
 
@@ -164,19 +167,25 @@ class Engine:
 
     def _is_sound(self, turn: Turn) -> bool:
         """Whether the turn's codes can be decoded; its stream ends otherwise."""
-        codes = turn.job.codes
-        if codes.shape[1:] == (wire.CODEBOOKS,) and codes.min() >= 0 and codes.max() < self._runner.codebook_size:
+        if all(map(self._is_known, (turn.job.codes, turn.job.primer))):
             return True
         logger.error("Codec stream %s: chunk %d has codes out of range", turn.job.stream_id, turn.job.index)
         self.metrics.failures += 1
         self._backlog.fail(turn, "The speech engine made codes that have no sound.", self._clock())
         return False
 
+    def _is_known(self, codes: Codes) -> bool:
+        """Whether these are frames of codes that the decoder has; none at all are fine."""
+        shaped = codes.shape[1:] == (wire.CODEBOOKS,)
+        return shaped and (not len(codes) or (codes.min() >= 0 and codes.max() < self._runner.codebook_size))
+
     def _decode(self, batch: list[Turn]) -> None:
         begin = self._clock()
         try:
             for turn in batch:
-                if turn.fresh:
+                if turn.fresh and len(turn.job.primer):
+                    self._runner.prime(turn.slot, turn.job.primer)
+                elif turn.fresh:
                     self._runner.reset(turn.slot)
             decoded = self._runner.decode([turn.slot for turn in batch], [turn.job.codes for turn in batch])
         # Whatever went wrong, it's these streams' end only: the engine must go on for the others.

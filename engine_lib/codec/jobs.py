@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from engine_lib.errors import ServiceError
+from engine_lib.wire import CODEBOOKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,8 @@ class PcmChunk:
 class CodecJob:
     """One chunk of a stream: codes [frames, 16], the `index`-th of its stream. `reply` is called exactly once.
 
-    Without frames and stream id it's a heartbeat. `reply` runs on the engine's thread: it must return at once.
+    Without frames and stream id it's a heartbeat. `primer` [frames, 16], of a first chunk only: a voice's sample, which
+    the stream's sound goes on from without sounding it. `reply` runs on the engine's thread: it must return at once.
     """
 
     stream_id: str
@@ -36,6 +38,7 @@ class CodecJob:
     finish_reason: str  # wire.FinishReason on the last chunk, else empty
     usage: npt.NDArray[np.int32]
     reply: Callable[[PcmChunk | ServiceError], None]
+    primer: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, CODEBOOKS), np.int32))
 
     def chunk(self, pcm: npt.NDArray[np.int16]) -> PcmChunk:
         """The answer with these samples."""

@@ -5,6 +5,7 @@ Knows arrays and slots; knows nothing of streams, order or time.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,12 +23,15 @@ Pcm = npt.NDArray[np.int16]  # [samples]
 
 PIECE_FRAMES = 25  # a longer chunk is decoded in pieces ...
 CALL_FRAMES = 96  # ... and so are many rows of long chunks: both bound the memory of a call
+PRIMED_VOICES = 32  # whose state is remembered
 
 
 class Runner:
     """A decoder with `slots` streams' state. Not thread-safe: one thread calls it."""
 
-    def __init__(self, decoder: Decoder, slots: int, *, piece_frames: int = PIECE_FRAMES) -> None:
+    def __init__(
+        self, decoder: Decoder, slots: int, *, piece_frames: int = PIECE_FRAMES, primed: int = PRIMED_VOICES
+    ) -> None:
         weight = decoder.pre_conv.conv.weight
         self.device = weight.device
         self.codebook_size = decoder.config.codebook_size
@@ -35,6 +39,8 @@ class Runner:
         self._store = StateStore(decoder, slots, weight.dtype, weight.device)
         self._positions = np.zeros(slots, dtype=np.int64)  # frames that each slot's stream has had
         self._piece_frames = piece_frames
+        self._primed: OrderedDict[bytes, Tensor] = OrderedDict()  # by a sample's codes: a slot's numbers
+        self._most_primed = primed
 
     @property
     def slots(self) -> int:
@@ -51,6 +57,24 @@ class Runner:
         with torch.inference_mode():
             self._store.reset(slot)
         self._positions[slot] = 0
+
+    def prime(self, slot: int, codes: Codes) -> None:
+        """Make `slot` ready for a new stream that goes on from `codes` [frames, 16], as if they had been decoded.
+
+        The state that the latest few samples lead to is remembered, so that a known voice costs one copy.
+        """
+        key = codes.astype(np.int32).tobytes()
+        with torch.inference_mode():
+            if key in self._primed:
+                self._store.numbers[slot] = self._primed[key]
+                self._positions[slot] = len(codes)
+            else:
+                self.reset(slot)
+                self._decode([slot], [codes], as_int16=True)
+                self._primed[key] = self._store.numbers[slot].clone()
+            self._primed.move_to_end(key)
+            if len(self._primed) > self._most_primed:
+                self._primed.popitem(last=False)
 
     def decode(self, slots: Sequence[int], codes: Sequence[Codes]) -> list[Pcm]:
         """16-bit samples [frames * 1,920] of each row's next frames [frames, 16]; no slot twice.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_lib.checkpoint import Section, read_json
 from engine_lib.errors import ConfigurationError
+from engine_lib.files import Section, read_json
 
 MODEL_TYPE = "qwen3_tts"
 KINDS = ("custom_voice", "voice_design", "base")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from engine_lib.errors import ConfigurationError, InvalidRequest, NotFound, ServiceError
+from engine_lib.errors import InvalidRequest, NotFound, ServiceError
 from engine_lib.metrics import Samples
 from engine_lib.profile import Profile
 from engine_lib.recent import RecentNames
@@ -28,6 +28,7 @@ from engine_lib.talker.runner import Runner
 from engine_lib.talker.scheduler import Batch, Scheduler
 from engine_lib.talker.stream import Chunk, Deliver, Stream
 from engine_lib.text.tokenizer import TextTokenizer
+from engine_lib.voice import Voice
 from engine_lib.wire import Description, FinishReason, StreamOptions
 
 log = logging.getLogger(__name__)
@@ -86,12 +87,6 @@ class Engine:
     ) -> Engine:
         """Load a checkpoint in the official layout. Raises ConfigurationError naming what doesn't fit."""
         config = TalkerConfig.from_directory(directory)
-        if config.kind == "base":
-            raise ConfigurationError(
-                f"{model} is a Base checkpoint, which speaks only in cloned voices: that isn't supported yet. "
-                "Use a CustomVoice or VoiceDesign checkpoint.",
-                param="model",
-            )
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(
             profile.talker_dtype, torch.bfloat16 if device.type == "cuda" else torch.float32
         )
@@ -116,22 +111,26 @@ class Engine:
         """How often live text was spoken before it was known to be final."""
         return self._live.flushes
 
-    def start(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> None:
-        """Speak `text`. Chunks, or one error, arrive through `deliver` on the engine's thread.
+    def start(
+        self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver, voice: Voice | None = None
+    ) -> None:
+        """Speak `text`, in a cloned `voice` if there is one. From one thread at a time.
 
-        Raises InvalidRequest naming the field when the request can't be spoken.
+        Chunks, or one error, arrive through `deliver` on the engine's thread. Raises InvalidRequest naming the field
+        when the request can't be spoken.
         """
-        stream = self._requests.stream(text, options, stream_id or uuid.uuid4().hex, deliver)
+        stream = self._requests.stream(text, options, stream_id or uuid.uuid4().hex, deliver, voice)
         self._post(lambda: self._start(stream.id, deliver, lambda: self._scheduler.add(stream, self._clock())))
 
-    def start_live(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> None:
+    def start_live(
+        self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver, voice: Voice | None = None
+    ) -> None:
         """Speak a text that is still being written, from `text` on, which may be empty. Else as `start`."""
         if not stream_id:
             raise InvalidRequest("Live text needs a STREAM_ID of its own.", param="STREAM_ID")
         now = self._clock()
-        utterance = LiveUtterance(
-            stream_id, options, self._requests.voicing(options), self._requests.live_text(), deliver, touched=now
-        )
+        voicing = self._requests.voicing(options, voice, live=True)
+        utterance = LiveUtterance(stream_id, options, voicing, self._requests.live_text(), deliver, touched=now)
         utterance.begin_with(text)
         self._post(lambda: self._start(stream_id, deliver, lambda: self._live.start(utterance)))
 

@@ -65,9 +65,17 @@ class Talker(nn.Module):
         fold(talker)
         return talker.eval().requires_grad_(False)
 
-    def prompt_embedding(self, text: Tensor, codec: Tensor) -> Tensor:
-        """Sum of the text-side and codec-side embeddings of ids [...]; a negative id adds nothing. -> [..., hidden]."""
-        return self.text_side(text) + _embedded(self.model.codec_embedding, codec)
+    def prompt_embedding(self, text: Tensor, codec: Tensor, side: Tensor | None = None) -> Tensor:
+        """Sum of the text-side and codec-side embeddings of ids [...]; a negative id adds nothing. -> [..., hidden].
+
+        `side` [..., hidden], of a cloned voice, is added as it is; zeros where there is none.
+        """
+        x = self.text_side(text) + _embedded(self.model.codec_embedding, codec)
+        return x if side is None else x + side
+
+    def voice_embedding(self, x_vector: Tensor, codes: Tensor) -> Tensor:
+        """What a prompt's lane of the voice picks from: x-vector [hidden], frames [n, 16] -> [1 + n, hidden]."""
+        return torch.cat((x_vector.to(self.codec_head.weight.dtype)[None], self.frame_embedding(codes)))
 
     def text_side(self, text: Tensor) -> Tensor:
         """Projected text embeddings of ids [...]; zeros for negative ids. -> [..., hidden]."""

@@ -13,7 +13,17 @@ from engine_lib.talker.stream import Deliver, Sampling, Stream
 from engine_lib.text.live import LiveText
 from engine_lib.text.prompt import Prompt, PromptBuilder, Voices, Voicing
 from engine_lib.text.tokenizer import ASSISTANT, TextTokenizer
-from engine_lib.wire import MAX_CHARACTERS, SAMPLE_RATE, Description, StreamOptions, check_text
+from engine_lib.voice import Shelf, Voice, check_voice
+from engine_lib.wire import (
+    MAX_CHARACTERS,
+    SAMPLE_RATE,
+    X_VECTOR,
+    Description,
+    StreamOptions,
+    check_text,
+    folded,
+    unknown_clone,
+)
 
 if TYPE_CHECKING:
     from engine_lib.talker.live import LiveUtterance
@@ -32,20 +42,30 @@ class Requests:
         self._defaults = defaults
         self._profile = profile
         self._voices = Voices(config, profile.voice_aliases)
+        self._clones = Shelf(profile.voice_cache)  # the intake thread's
         self._prompts = PromptBuilder(config, tokenizer, self._voices)
 
-    def stream(self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver) -> Stream:
-        """A stream that speaks `text`. Raises InvalidRequest naming the field when it can't be spoken."""
+    def stream(
+        self, text: str, options: StreamOptions, stream_id: str, deliver: Deliver, voice: Voice | None = None
+    ) -> Stream:
+        """A stream that speaks `text`, in a cloned `voice` if there is one.
+
+        Raises InvalidRequest naming the field when it can't be spoken.
+        """
         if len(text) > MAX_CHARACTERS:
             raise InvalidRequest(f"'input' is over {MAX_CHARACTERS} characters.", param="input", code="input_too_large")
-        prompt = self._prompts.build(check_text(text), self.voicing(options), streaming=not options.non_streaming_mode)
+        whole = _first(options.non_streaming_mode, self._config.kind != "base")
+        prompt = self._prompts.build(check_text(text), self.voicing(options, voice), streaming=not whole)
         self._check_room(prompt)
         return self._made(stream_id, prompt, options, deliver, self._budget(prompt.text_tokens), live=False)
 
-    def voicing(self, options: StreamOptions) -> Voicing:
+    def voicing(self, options: StreamOptions, voice: Voice | None = None, *, live: bool = False) -> Voicing:
         """Who speaks and how. Raises InvalidRequest for an unknown voice or language, or too long an instruction."""
+        clone = self._clone(options, voice)
+        if clone and _first(options.x_vector_only_mode, live):
+            clone = clone.alike
         voicing = self._prompts.voicing(
-            voice=options.voice, language=options.language, instructions=options.instructions
+            voice=options.voice, language=options.language, instructions=options.instructions, clone=clone
         )
         if len(voicing.instruction) >= self._profile.slot_positions // 2:
             raise InvalidRequest(
@@ -62,21 +82,24 @@ class Requests:
         role, text = [self._config.ids.im_start, *utterance.tokens][:3], utterance.tokens[2:]
         if not text:
             return None
-        prompt = self._prompts.begin(utterance.voicing, (role[0], role[1], role[2]), text[0])
+        whole = utterance.ended
+        prompt = self._prompts.begin(utterance.voicing, (role[0], role[1], role[2]), text, whole=whole)
+        if prompt is None:
+            return None
         self._check_room(prompt)
-        stream = self._made(
-            utterance.stream_id, prompt, utterance.options, utterance.deliver, self._profile.slot_positions, live=True
+        limit = self._budget(len(text)) if whole else self._profile.slot_positions
+        return self._made(
+            utterance.stream_id, prompt, utterance.options, utterance.deliver, limit, live=True, text_open=not whole
         )
-        stream.feed(text[1:])
-        return stream
 
     def has_room(self, stream: Stream, tokens: int) -> bool:
         """Whether `tokens` more, one a frame, fit in the stream's slot."""
         return len(stream.prompt) + stream.text_tokens + tokens <= self._profile.slot_positions
 
     def close_text(self, stream: Stream) -> None:
-        """Tell a stream that its text has ended."""
-        stream.close_text(self._config.ids.tts_eos, self._budget(stream.text_tokens))
+        """Tell a stream that its text has ended, unless it has known that from the start."""
+        if stream.text_open:
+            stream.close_text(self._config.ids.tts_eos, self._budget(stream.text_tokens))
 
     def description(self, *, model: str, speaks: bool, device: str, active: int, waiting: int) -> Description:
         """What clients may know."""
@@ -97,10 +120,36 @@ class Requests:
             device=device,
             path="plain",
             speaks=speaks,
+            embedding_size=self._config.talker.hidden if self._config.kind == "base" else 0,
         )
 
+    def _clone(self, options: StreamOptions, voice: Voice | None) -> Voice | None:
+        """The cloned voice to speak in: the one that came along, or one of those before by its name."""
+        if self._config.kind != "base":
+            if voice is not None:
+                raise InvalidRequest("This model doesn't speak in cloned voices; a Base model does.", param=X_VECTOR)
+            return None
+        if voice is None:
+            voice = self._clones.get(folded(options.voice)) if options.voice else None
+            if voice is None:
+                raise unknown_clone()
+            return voice
+        sizes = self._config.talker, self._config.predictor
+        check_voice(voice, size=sizes[0].hidden, first_codes=self._config.codes, other_codes=sizes[1].vocabulary)
+        if options.voice:
+            self._clones.put(folded(options.voice), voice)
+        return voice
+
     def _made(
-        self, stream_id: str, prompt: Prompt, options: StreamOptions, deliver: Deliver, limit: int, *, live: bool
+        self,
+        stream_id: str,
+        prompt: Prompt,
+        options: StreamOptions,
+        deliver: Deliver,
+        limit: int,
+        *,
+        live: bool,
+        text_open: bool = False,
     ) -> Stream:
         mask_eos = options.mask_eos_until_text_end
         return Stream(
@@ -119,7 +168,7 @@ class Requests:
             mask_eos=live if mask_eos is None else mask_eos,
             deliver=deliver,
             limit_is_asked=options.max_new_tokens is not None,
-            text_open=live,
+            text_open=text_open,
         )
 
     def _budget(self, text_tokens: int) -> int:

@@ -50,6 +50,8 @@ class Runner:
         self._codes = torch.zeros(slots + 1, CODEBOOKS, dtype=torch.long, device=self.device)
         self._seen = torch.zeros(slots + 1, sizes.vocabulary, dtype=torch.bool, device=self.device)
         self._true = torch.ones((), dtype=torch.bool, device=self.device)
+        self._clones = talker.config.kind == "base"
+        self._voices: dict[int, Tensor] = {}  # by slot, while its prompt runs: [1 + frames, hidden]
         self._graphs = Graphs(self.device, self.cache.scratch)
         ids = torch.arange(sizes.vocabulary, device=self.device)
         self._eos = talker.config.ids.codec_eos
@@ -64,6 +66,7 @@ class Runner:
         for stream in batch.prefill:
             if stream.prefilled == 0:
                 self._seen[stream.slot] = False
+                self._take_voice(stream)
         prompts = list(batch.prefill)
         for _ in range(PREFILL_ROUNDS):
             for context, rows in _tiles(prompts, PREFILL_ROWS, self._prefill_context):
@@ -101,6 +104,7 @@ class Runner:
             text[row, :width], codec[row, :width] = stream.prompt.text[part], stream.prompt.codec[part]
             starts[row], final[row] = begin, width - 1
             stream.prefilled += width
+        side = self._voice_side(streams, starts) if self._clones else ()
         self._graphs.run(
             ("prefill", context),
             functools.partial(self._prefill_tile, context),
@@ -109,14 +113,35 @@ class Runner:
             self._tensor(codec),
             self._tensor(starts[:, None] + np.arange(PREFILL_WIDTH)),
             self._tensor(final),
+            *side,
         )
 
     def _prefill_tile(
-        self, context: int, slots: Tensor, text: Tensor, codec: Tensor, positions: Tensor, final: Tensor
+        self, context: int, slots: Tensor, text: Tensor, codec: Tensor, positions: Tensor, final: Tensor, *side: Tensor
     ) -> Tensor:
-        states = self._talker(self._talker.prompt_embedding(text, codec), self.cache, slots, positions, context)
+        x = self._talker.prompt_embedding(text, codec, *side)
+        states = self._talker(x, self.cache, slots, positions, context)
         rows = torch.arange(PREFILL_ROWS, device=self.device)
         return self._hidden.index_copy_(0, slots, states[rows, final])
+
+    def _take_voice(self, stream: Stream) -> None:
+        """Embed the cloned voice of a stream whose prompt begins."""
+        voice = stream.prompt.voice
+        if voice is not None and stream.slot is not None:
+            x_vector, codes = self._tensor(voice.x_vector), self._tensor(voice.codes.astype(np.int64))
+            self._voices[stream.slot] = self._talker.voice_embedding(x_vector, codes)
+
+    def _voice_side(self, streams: Sequence[Stream], starts: NDArray[np.int64]) -> tuple[Tensor]:
+        """What cloned voices add to a prefill tile: [PREFILL_ROWS, PREFILL_WIDTH, hidden]."""
+        side = self._hidden.new_zeros(PREFILL_ROWS, PREFILL_WIDTH, self._hidden.shape[1])
+        for row, (stream, begin) in enumerate(zip(streams, starts, strict=False)):
+            picked = self._tensor(np.array(stream.prompt.side[begin : begin + PREFILL_WIDTH]))
+            if stream.slot in self._voices:
+                rows = self._voices[stream.slot][picked.clamp(min=0)]
+                side[row, : len(picked)] = rows * (picked >= 0)[:, None]
+                if not stream.in_prefill:
+                    del self._voices[stream.slot]
+        return (side,)
 
     def _decode(self, streams: Sequence[Stream], context: int) -> None:
         """Feed back the latest frame of up to `row_tile` streams."""

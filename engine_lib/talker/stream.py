@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class Chunk:
     finish_reason: FinishReason | None
     text_tokens: int
     frames: int  # of the stream so far, these included
+    primer: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, CODEBOOKS), np.int32))  # see wire.PRIMER
 
     @property
     def last(self) -> bool:
@@ -124,6 +125,11 @@ class Stream:
         """Whether the next step can run: False while the text to feed with it is still to be written."""
         return self.in_prefill or not self._text_open or self.frames <= len(self._trailing)
 
+    @property
+    def text_open(self) -> bool:
+        """Whether more text may come."""
+        return self._text_open
+
     def feed(self, tokens: Sequence[int]) -> None:
         """Add tokens of a text that is still being written."""
         self._trailing += tokens
@@ -167,7 +173,9 @@ class Stream:
         if self.finish_reason is None and not self._is_due(now):
             return None
         codes = np.stack(self._pending) if self._pending else np.empty((0, CODEBOOKS), np.int32)
-        chunk = Chunk(self.id, codes, self._chunks, self.finish_reason, self.text_tokens, self.frames)
+        voice = self.prompt.voice
+        primer = voice.codes if voice and self._chunks == 0 and len(codes) else codes[:0]
+        chunk = Chunk(self.id, codes, self._chunks, self.finish_reason, self.text_tokens, self.frames, primer)
         self._pending.clear()
         self._chunks += 1
         self._delivered_frames += len(codes)

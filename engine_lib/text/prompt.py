@@ -1,30 +1,37 @@
-"""The prompt layouts (model.md 5.3, 5.4) as plain lists of ids. Knows ids, knows no embeddings.
+"""The prompt layouts (model.md 5.3 to 5.5) as plain lists of ids. Knows ids, knows no embeddings.
 
-Every prompt position is the sum of a text-side and a codec-side embedding, either of which may be absent (NOTHING).
+Every prompt position is the sum of a text-side and a codec-side embedding, either of which may be absent (NOTHING). The
+codec side is an id, or of a cloned voice the x-vector or one frame of the sample: the third lane says which.
 Past the prompt each frame adds one text-side embedding: the trailing ids in turn, then `tts_pad` for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine_lib.errors import InvalidRequest
 from engine_lib.talker.config import SpecialIds, TalkerConfig
 from engine_lib.text.tokenizer import TextTokenizer
+from engine_lib.voice import Voice
 from engine_lib.wire import folded, unknown_language, unknown_voice
 
 NOTHING = -1
+SPEAKER = 0  # in the lane of the voice: the x-vector; n is the sample's n-th frame, counted from 1
+
+Row = tuple[int, int, int]  # one position of the three lanes: text, codec, voice
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Two lanes of equal length, and the text-side ids that the first frames add."""
+    """Three lanes of equal length, and the text-side ids that the first frames add."""
 
     text: tuple[int, ...]
     codec: tuple[int, ...]
     trailing: tuple[int, ...]  # empty when the whole text is in the prompt
     text_tokens: int
+    side: tuple[int, ...] = ()  # of `voice`: SPEAKER or a frame
+    voice: Voice | None = None  # a cloned one
 
     def __len__(self) -> int:
         return len(self.text)
@@ -32,10 +39,15 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Voicing:
-    """The prompt's rows for who speaks and how: an instruction's text tokens, then (text, codec) control rows."""
+    """The prompt's rows for who speaks and how: an instruction's text tokens, then control rows.
+
+    `reference`: the tokens of what a cloned voice says in its sample; the prompt then goes on from the sample.
+    """
 
     instruction: tuple[int, ...]
-    control: tuple[tuple[int, int], ...]
+    control: tuple[Row, ...]
+    voice: Voice | None = None
+    reference: tuple[int, ...] = ()
 
 
 class Voices:
@@ -46,6 +58,8 @@ class Voices:
         self._speakers = {folded(name): name for name in config.speaker_ids}
         names = list(config.speaker_ids)
         # An alias for a speaker that this checkpoint lacks still has to speak, always in the same voice.
+        # Where all voices are cloned, a name is the client's to give: also one of these.
+        aliases = {} if config.kind == "base" else aliases
         self.aliases = {
             alias: self._speakers.get(folded(target), names[place % len(names)] if names else "")
             for place, (alias, target) in enumerate(aliases.items())
@@ -111,55 +125,78 @@ class PromptBuilder:
         if not spoken.text:
             raise InvalidRequest("'input' holds nothing to speak.", param="input", code="empty_input")
         if streaming:
-            first, *rest = spoken.text
-            return self.begin(voicing, spoken.role, first, (*rest, ids.tts_eos), len(spoken.text))
-        lanes = [(token, ids.codec_pad) for token in (*spoken.text, ids.tts_eos)]
-        lanes.append((ids.tts_pad, ids.codec_bos))
-        return self._prompt(voicing, spoken.role, lanes, (), len(spoken.text))
+            return self._overlaid(voicing, spoken.role, spoken.text, whole=True)
+        said = [(token, ids.codec_pad, NOTHING) for token in (*voicing.reference, *spoken.text, ids.tts_eos)]
+        heard = [(ids.tts_pad, codec, side) for codec, side in self._sound(voicing)]
+        return self._prompt(voicing, spoken.role, [*said, *heard], (), len(spoken.text))
 
-    def begin(
-        self,
-        voicing: Voicing,
-        role: tuple[int, int, int],
-        first: int,
-        trailing: tuple[int, ...] = (),
-        text_tokens: int = 1,
-    ) -> Prompt:
-        """The streaming layout's prompt for a text that begins with the token `first`; more may be fed later."""
-        return self._prompt(voicing, role, [(first, self._config.ids.codec_bos)], trailing, text_tokens)
+    def begin(self, voicing: Voicing, role: tuple[int, int, int], text: Sequence[int], *, whole: bool) -> Prompt | None:
+        """The streaming layout's prompt for a text that begins with the tokens `text`; more may be fed unless `whole`.
 
-    def voicing(self, *, voice: str | None, language: str | None, instructions: str | None) -> Voicing:
-        """The rows for who speaks and how. Raises InvalidRequest for an unknown voice or language."""
-        speaker = self._voices.speaker(voice)
+        None while it needs more of them. Only a voice that goes on from its sample needs more than one: as many as the
+        sample has frames beyond its own text.
+        """
+        if not text or (not whole and len(voicing.reference) + len(text) < len(self._sound(voicing))):
+            return None
+        return self._overlaid(voicing, role, text, whole=whole)
+
+    def voicing(
+        self, *, voice: str | None, language: str | None, instructions: str | None, clone: Voice | None = None
+    ) -> Voicing:
+        """The rows for who speaks and how; `clone` takes the place of a voice by name.
+
+        Raises InvalidRequest for an unknown voice or language.
+        """
+        ids = self._config.ids
+        speaker = None if clone else self._voices.speaker(voice)
         language_id = self._voices.language_id(language, speaker)
         heard = instructions if self._config.takes_instructions else None
+        who: list[tuple[int, int]] = []  # the codec lane and the lane of the voice
+        if clone:
+            who = [(NOTHING, SPEAKER)]
+        elif speaker is not None:
+            who = [(self._config.speaker_ids[speaker], NOTHING)]
         return Voicing(
             instruction=tuple(self._tokenizer.instruction(heard)) if heard else (),
-            control=tuple(_control(self._config.ids, language_id, self._speaker_id(speaker))),
+            control=tuple(_control(ids, language_id, who)),
+            voice=clone,
+            reference=tuple(self._tokenizer.reference(clone.text)) if clone and clone.text else (),
         )
+
+    def _overlaid(self, voicing: Voicing, role: tuple[int, int, int], text: Sequence[int], *, whole: bool) -> Prompt:
+        """Text and sound side by side from the start; what is left of the text trails."""
+        ids = self._config.ids
+        said = [*voicing.reference, *text, *([ids.tts_eos] if whole else [])]
+        heard = self._sound(voicing)
+        trailing = tuple(said[len(heard) :])
+        said = said[: len(heard)] + [ids.tts_pad] * (len(heard) - len(said))
+        rows = [(token, codec, side) for token, (codec, side) in zip(said, heard, strict=True)]
+        return self._prompt(voicing, role, rows, trailing, len(text))
+
+    def _sound(self, voicing: Voicing) -> list[tuple[int, int]]:
+        """Codec lane and lane of the voice where speech begins: its start, and the sample's frames to go on from."""
+        frames = len(voicing.voice.codes) if voicing.voice else 0
+        return [(self._config.ids.codec_bos, NOTHING), *((NOTHING, number) for number in range(1, frames + 1))]
 
     def _prompt(
         self,
         voicing: Voicing,
         role: tuple[int, int, int],
-        text_lanes: list[tuple[int, int]],
+        rows: list[Row],
         trailing: tuple[int, ...],
         text_tokens: int,
     ) -> Prompt:
-        before = [(token, NOTHING) for token in (*voicing.instruction, *role)]
-        text_lane, codec_lane = zip(*before, *voicing.control, *text_lanes, strict=True)
-        return Prompt(text_lane, codec_lane, trailing, text_tokens)
-
-    def _speaker_id(self, speaker: str | None) -> int | None:
-        return None if speaker is None else self._config.speaker_ids[speaker]
+        before = [(token, NOTHING, NOTHING) for token in (*voicing.instruction, *role)]
+        text_lane, codec_lane, side = zip(*before, *voicing.control, *rows, strict=True)
+        return Prompt(text_lane, codec_lane, trailing, text_tokens, side, voicing.voice)
 
 
-def _control(ids: SpecialIds, language: int | None, speaker: int | None) -> list[tuple[int, int]]:
+def _control(ids: SpecialIds, language: int | None, speaker: list[tuple[int, int]]) -> list[Row]:
     """Language and speaker rows: the codec side says which, the text side is padding and at last the text's start."""
     if language is None:
         codec = [ids.nothink, ids.think_bos, ids.think_eos]
     else:
         codec = [ids.think, ids.think_bos, language, ids.think_eos]
-    if speaker is not None:
-        codec.append(speaker)
-    return [(ids.tts_pad, code) for code in codec] + [(ids.tts_bos, ids.codec_pad)]
+    rows = [(ids.tts_pad, code, NOTHING) for code in codec]
+    rows += [(ids.tts_pad, code, side) for code, side in speaker]
+    return [*rows, (ids.tts_bos, ids.codec_pad, NOTHING)]

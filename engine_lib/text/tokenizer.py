@@ -85,6 +85,11 @@ class TextTokenizer:
         ids = self.assistant(text)
         return Spoken(role=(ids[0], ids[1], ids[2]), text=tuple(ids[3:-5]))
 
+    def reference(self, text: str) -> list[int]:
+        """Tokens of what a voice's sample says, cut by position out of <|im_start|>assistant\\n...<|im_end|>\\n."""
+        ids = [self._im_start, *self.encode(ASSISTANT + text), self._im_end, *self.encode("\n")]
+        return ids[3:-2]
+
     def instruction(self, text: str) -> list[int]:
         """An instruction in its template: <|im_start|>user\\n...<|im_end|>\\n."""
         return [self._im_start, *self.encode(f"user\n{text}"), self._im_end, *self.encode("\n")]

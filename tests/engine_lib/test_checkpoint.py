@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine_lib import noise
-from engine_lib.checkpoint import locate, read_tensors
+from engine_lib.checkpoint import read_tensors
 from engine_lib.errors import ConfigurationError
-from engine_lib.profile import load_profile
+from engine_lib.files import locate
 from engine_lib.talker.config import TalkerConfig
-from engine_lib.talker.engine import Engine
 from engine_lib.talker.model import Talker
 from tests.golden import CHECKPOINT
 
@@ -108,12 +107,6 @@ def test_a_config_of_another_model_is_named(changes: dict, named: str, copy: Pat
     edit_config(copy, **changes)
     with pytest.raises(ConfigurationError, match=named):
         load(copy)
-
-
-def test_a_base_checkpoint_is_refused_by_name(copy: Path) -> None:
-    edit_config(copy, tts_model_type="base")
-    with pytest.raises(ConfigurationError, match="Base checkpoint"):
-        Engine.from_checkpoint(copy, load_profile("ttfa"), CPU, model="mine")
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./nowhere", "/nowhere/at/all", "a/b/c"])

@@ -13,7 +13,7 @@ from engine_lib.codec.model import Decoder
 from engine_lib.codec.runner import Runner
 from engine_lib.wire import SAMPLES_PER_FRAME
 from tests.engine_lib.codec.conftest import TOKENIZER
-from tests.golden import golden, utterances
+from tests.golden import clones, golden, utterances, voice_of
 
 TOLERANCE = 1e-4
 
@@ -230,3 +230,37 @@ def test_cuda_decode_equals_the_official_one(dtype: torch.dtype, tolerance: floa
     first, second = runner.decode_float([3, 0], [codes[:9], codes[9:14]])
     np.testing.assert_allclose(first, golden("codec")["batch_wav0"], rtol=0, atol=tolerance)
     np.testing.assert_allclose(second, golden("codec")["batch_wav1"], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("split", [[1] * 30, [3, 1, 7], [400]])
+@pytest.mark.parametrize("name", clones())
+def test_case_30_a_cloned_voice_sounds_as_the_official_one_from_its_first_sample(name: str, split, runner) -> None:
+    case = golden(name)
+    voice = voice_of(case)
+    if len(voice.codes):
+        runner.prime(0, voice.codes)
+    else:
+        runner.reset(0)
+    codes, pieces = case["codes"].astype(np.int32), []
+    for frames in split:
+        pieces += runner.decode_float([0], [codes[:frames]])
+        codes = codes[frames:]
+    pieces += runner.decode_float([0], [codes])
+    np.testing.assert_allclose(np.concatenate(pieces), case["wav"], rtol=0, atol=5e-5)
+
+
+def test_a_primed_state_from_memory_equals_the_one_from_decoding(runner) -> None:
+    voice = voice_of(golden("bc_icl_ns"))
+    codes = golden("bc_icl_ns")["codes"].astype(np.int32)
+    sounds = []
+    for slot in (0, 1):  # the second time it's known
+        runner.prime(slot, voice.codes)
+        sounds += runner.decode([slot], [codes])
+    np.testing.assert_array_equal(*sounds)
+
+
+def test_only_so_many_primed_states_are_kept(decoder) -> None:
+    runner = Runner(decoder, 2, primed=3)
+    for number in range(10):
+        runner.prime(0, np.full((2, 16), number, np.int32))
+    assert len(runner._primed) == 3
