@@ -1,4 +1,4 @@
-"""The command line: serve, say, voices, config. Reads options and prints; imports no torch."""
+"""The command line: serve, say, voices, config, bench. Reads options and prints; imports no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from bench.options import add_bench_options, add_report_options
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings, packaged_profiles
 from proxy import configuration, launch, speak, speak_live
@@ -79,6 +80,15 @@ def _parser() -> argparse.ArgumentParser:
     voices = command("voices", "List the voices of a running server.")
     voices.set_defaults(command=_voices)
     _add_client_options(voices)
+
+    bench = command("bench", "Measure a server under load: open loop, Poisson arrivals; see docs/benchmarks.md.")
+    bench.set_defaults(command=_bench)
+    _add_client_options(bench)
+    add_bench_options(bench)
+
+    report = command("bench-report", "Make one table and one plot of what bench has written.")
+    report.set_defaults(command=_bench_report)
+    add_report_options(report)
     return parser
 
 
@@ -262,4 +272,17 @@ def _read_input() -> bytes:
 def _voices(options: argparse.Namespace) -> int:
     for voice in speak.voices(_client(options)):
         _say_line(f"{voice['id']:<16} {voice['language']}")
+    return launch.Exit.STOPPED
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from bench import command  # gRPC and numpy, which the other commands do without
+
+    return launch.Exit.STOPPED if command.bench(options, _client(options), _say_line) else 1
+
+
+def _bench_report(options: argparse.Namespace) -> int:
+    from bench import command
+
+    command.report_all(options, _say_line)
     return launch.Exit.STOPPED

@@ -54,8 +54,15 @@ def test_the_proxy_knows_the_contract_alone_and_no_torch() -> None:
     assert [line for line in found if not line.endswith(" imports engine_lib")] == []
 
 
-def test_importing_the_proxy_loads_no_torch() -> None:
-    script = "import sys, proxy.cli, proxy.app; sys.exit('torch' in sys.modules)"
+def test_the_load_generator_is_a_client_alone() -> None:
+    contract = ("engine_lib.wire", "engine_lib.errors", "proxy.speak", "proxy.stream", "proxy.triton_client")
+    found = offenders("bench", "engine_lib", "proxy", "torch", "fastapi", but=contract)
+    assert [line for line in found if not line.endswith(" imports engine_lib")] == []
+    assert {line.split()[0] for line in offenders("proxy", "bench")} == {"proxy/cli.py"}
+
+
+def test_importing_the_proxy_loads_no_torch_and_no_matplotlib() -> None:
+    script = "import sys, proxy.cli, proxy.app; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False, cwd=ROOT).returncode == 0
 
 

@@ -1,0 +1,76 @@
+"""POST /v1/audio/speech, as OpenAI's clients send it: works with any server that keeps to that API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+
+from bench.listening import Listener
+from bench.outcome import Failed, Failure, by_status
+from bench.plan import Request
+from bench.targets import Stopwatch
+
+PATH = "/v1/audio/speech"
+DETAIL_LIMIT = 300  # characters of a server's complaint
+
+
+class HttpTarget:
+    """One client; its connections stay open."""
+
+    def __init__(self, url: str, fields: Mapping[str, Any], *, api_key: str | None, own_lengths: bool) -> None:
+        """`fields` go into every body. Without `own_lengths` the text's length says how long the speech gets."""
+        self.name = f"{url}{PATH}"
+        self._fields = fields
+        self._own_lengths = own_lengths
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=None,  # the run has a limit of its own
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=None),
+            trust_env=False,
+        )
+
+    async def speak(self, request: Request, watch: Stopwatch, listener: Listener) -> None:
+        """As Target says."""
+        body = json.dumps({"input": request.text, **self._fields, **fields_of(request, own_lengths=self._own_lengths)})
+        data = body.encode()
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+        try:
+            async with self._client.stream("POST", PATH, content=_sent(data, watch), headers=headers) as response:
+                await _check(response)
+                async for piece in response.aiter_raw():
+                    listener.feed(piece, watch.elapsed_s)
+        except (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise Failed(Failure.UNREACHABLE, str(error)) from None
+        except httpx.TransportError as error:
+            raise Failed(Failure.BROKEN, str(error) or type(error).__name__) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+def fields_of(request: Request, *, own_lengths: bool) -> dict[str, Any]:
+    """What makes a request's speech the same length everywhere; nothing if the model is to find its own."""
+    if own_lengths:
+        return {}
+    # The last token that is sampled gets no frame.
+    return {"seed": request.seed, "ignore_eos": True, "max_new_tokens": request.frames + 1}
+
+
+async def _sent(data: bytes, watch: Stopwatch) -> AsyncIterator[bytes]:
+    watch.start()
+    yield data
+
+
+async def _check(response: httpx.Response) -> None:
+    """Raise Failed unless sound follows."""
+    kind = response.headers.get("content-type", "")
+    if response.status_code != httpx.codes.OK:
+        detail = (await response.aread()).decode(errors="replace")
+        raise Failed(by_status(response.status_code), f"{response.status_code}: {detail[:DETAIL_LIMIT]}")
+    if kind.startswith(("application/json", "text/")):
+        raise Failed(Failure.MALFORMED, f"{kind} and not sound")
