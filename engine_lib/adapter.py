@@ -74,6 +74,10 @@ class Call:
             raise InvalidRequest(f"The input {name} is missing.", param=name)
         return self._inputs[name]
 
+    def optional(self, name: str) -> NDArray[Any] | None:
+        """A tensor, or None when it's missing."""
+        return self._inputs.get(name)
+
     def text(self, name: str, default: str = "") -> str:
         """A BYTES tensor of one element as text. Raises InvalidRequest when it isn't UTF-8 or has another size."""
         if name not in self._inputs:

@@ -1,47 +1,26 @@
-"""A cloned voice: what someone's sample became, and a shelf that remembers the latest ones by name. Knows no torch."""
+"""Cloned voices: whether one fits the checkpoint, and a shelf that remembers the latest by name. Knows no torch."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine_lib.errors import InvalidRequest
 from engine_lib.wire import (
     CODEBOOKS,
+    MAX_REF_CHARACTERS,
     MAX_SAMPLE_S,
     REF_CODES,
     REF_TEXT,
     SAMPLE_RATE,
     SAMPLES_PER_FRAME,
     X_VECTOR,
+    Voice,
     check_text,
 )
 
 MAX_FRAMES = MAX_SAMPLE_S * SAMPLE_RATE // SAMPLES_PER_FRAME + 1
-
-
-def _no_codes() -> NDArray[np.int32]:
-    return np.empty((0, CODEBOOKS), np.int32)
-
-
-@dataclass(frozen=True, eq=False)
-class Voice:
-    """Who speaks. With codes and text the model goes on from the sample itself; without, it has the x-vector alone.
-
-    x_vector: float32 [hidden]. codes: int32 [frames, 16] of the sample, with the text that is spoken in it.
-    """
-
-    x_vector: NDArray[np.float32]
-    codes: NDArray[np.int32] = field(default_factory=_no_codes)
-    text: str = ""
-
-    @property
-    def alike(self) -> Voice:
-        """The same speaker by the x-vector alone."""
-        return self if not len(self.codes) else Voice(self.x_vector)
 
 
 def check_voice(voice: Voice, *, size: int, first_codes: int, other_codes: int) -> Voice:
@@ -61,8 +40,17 @@ def check_voice(voice: Voice, *, size: int, first_codes: int, other_codes: int) 
     if bool(len(codes)) != bool(voice.text):
         raise InvalidRequest(f"{REF_CODES} and {REF_TEXT} belong together.", param=REF_TEXT)
     if voice.text:
-        check_text(voice.text, param=REF_TEXT)
+        check_reference_text(voice.text)
     return voice
+
+
+def check_reference_text(text: str) -> None:
+    """Raise InvalidRequest when no sample can be saying `text`."""
+    if len(text) > MAX_REF_CHARACTERS:
+        raise InvalidRequest(
+            f"{REF_TEXT} is over {MAX_REF_CHARACTERS} characters.", param=REF_TEXT, code="input_too_large"
+        )
+    check_text(text, param=REF_TEXT)
 
 
 class Shelf:

@@ -9,6 +9,7 @@ import enum
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -187,6 +188,27 @@ class Description(BaseModel):
     path: str  # plain, or the name of the fast path
     speaks: bool  # False: random weights, only noise comes out
     embedding_size: int = 0  # numbers in an x-vector; 0: this model doesn't speak in cloned voices
+
+
+def _no_codes() -> npt.NDArray[np.int32]:
+    return np.empty((0, CODEBOOKS), np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """Who speaks. With codes and text the model goes on from the sample itself; without, it has the x-vector alone.
+
+    x_vector: float32 [hidden]. codes: int32 [frames, 16] of the sample, with the text that is spoken in it.
+    """
+
+    x_vector: npt.NDArray[np.float32]
+    codes: npt.NDArray[np.int32] = field(default_factory=_no_codes)
+    text: str = ""
+
+    @property
+    def alike(self) -> Voice:
+        """The same speaker by the x-vector alone."""
+        return self if not len(self.codes) else Voice(self.x_vector)
 
 
 def folded(name: str) -> str:

@@ -12,6 +12,8 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
+import numpy as np
+
 from engine_lib import wire
 from engine_lib.errors import GenerationFailed, NotReady, ServiceError
 from proxy.settings import Settings
@@ -21,6 +23,7 @@ from proxy.triton_client import ModelDied, TritonClient
 log = logging.getLogger(__name__)
 
 TRIAL_TEXT = "Hello."
+TRIAL_SAMPLE = np.sin(np.arange(wire.MIN_SAMPLE_S * wire.SAMPLE_RATE, dtype=np.float32) * 0.05)  # a second of a tone
 TRIAL_OPTIONS = wire.StreamOptions.model_validate({"max_new_tokens": 8, "ignore_eos": True, "seed": 0})
 
 
@@ -48,18 +51,20 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def speech(
-        self, text: str, options: wire.StreamOptions, stream_id: str
+        self, text: str, options: wire.StreamOptions, stream_id: str, voice: wire.Voice | None = None
     ) -> AsyncIterator[AsyncIterator[Chunk]]:
         """TritonClient.speech, counted."""
         with self._counted():
-            async with self.client.speech(text, options, stream_id) as chunks:
+            async with self.client.speech(text, options, stream_id, voice) as chunks:
                 yield chunks
 
     @contextlib.asynccontextmanager
-    async def live(self, options: wire.StreamOptions, stream_id: str) -> AsyncIterator[LiveStream]:
+    async def live(
+        self, options: wire.StreamOptions, stream_id: str, voice: wire.Voice | None = None
+    ) -> AsyncIterator[LiveStream]:
         """TritonClient.live, counted."""
         with self._counted():
-            async with self.client.live(options, stream_id) as stream:
+            async with self.client.live(options, stream_id, voice) as stream:
                 yield stream
 
     @contextlib.contextmanager
@@ -90,7 +95,7 @@ class Server:
         description = await self.client.heartbeat()
         self.lost = False
         self.reason = "The first utterance is on its way."
-        await self._try()
+        await self._try(clones=description.embedding_size > 0)
         log.info("%s is ready: %s on %s", self.client.url, description.model, description.device)
         self._description = description
 
@@ -111,10 +116,12 @@ class Server:
     async def _beat(self) -> None:
         self._description = await self.client.heartbeat()
 
-    async def _try(self) -> None:
-        """Speak one real utterance to its end."""
-        samples = 0
-        async with self.speech(TRIAL_TEXT, TRIAL_OPTIONS, f"trial-{uuid.uuid4().hex}") as chunks:
+    async def _try(self, *, clones: bool) -> None:
+        """Speak one real utterance to its end, where voices are cloned in one made of a tone."""
+        samples, voice = 0, None
+        if clones:
+            voice = await self.client.make_voice(TRIAL_SAMPLE, TRIAL_TEXT)
+        async with self.speech(TRIAL_TEXT, TRIAL_OPTIONS, f"trial-{uuid.uuid4().hex}", voice) as chunks:
             async for chunk in chunks:
                 samples += len(chunk.pcm)
         if samples == 0:

@@ -10,10 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-Value: TypeAlias = "str | bool | npt.NDArray[np.int32]"  # BYTES [1], BOOL [1], INT32 of the array's shape
+# BYTES [1], BOOL [1], INT32 or FP32 of the array's shape
+Value: TypeAlias = "str | bool | npt.NDArray[np.int32] | npt.NDArray[np.float32]"
 
 _LENGTH = struct.Struct("<I")  # before each string of a BYTES tensor
-_NUMBERS: dict[str, np.dtype[Any]] = {"INT32": np.dtype("<i4"), "INT16": np.dtype("<i2"), "BOOL": np.dtype("?")}
+_NUMBERS: dict[str, np.dtype[Any]] = {
+    "INT32": np.dtype("<i4"),
+    "INT16": np.dtype("<i2"),
+    "FP32": np.dtype("<f4"),
+    "BOOL": np.dtype("?"),
+}
 
 
 def request(model: str, inputs: Mapping[str, Value], *, id: str = "") -> Any:
@@ -32,6 +38,8 @@ def _encode(value: Value) -> tuple[str, list[int], bytes]:
         return "BYTES", [1], _LENGTH.pack(len(data)) + data
     if isinstance(value, bool):
         return "BOOL", [1], bytes([value])
+    if value.dtype == np.float32:
+        return "FP32", list(value.shape), value.astype("<f4").tobytes()
     return "INT32", list(value.shape), value.astype("<i4").tobytes()
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import struct
 from collections.abc import AsyncIterator, Mapping
 from typing import TypeVar
 
 import grpc
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 from tritonclient.grpc import service_pb2_grpc
 
 from engine_lib import wire
-from engine_lib.errors import GenerationFailed, NotReady, from_wire
+from engine_lib.errors import GenerationFailed, NotReady, ServiceError, from_wire
 from proxy import tensors
 from proxy.stream import Chunk, Limits, LiveStream, Stream
 
@@ -54,24 +56,27 @@ class TritonClient:
 
     @contextlib.asynccontextmanager
     async def speech(
-        self, text: str, options: wire.StreamOptions, stream_id: str
+        self, text: str, options: wire.StreamOptions, stream_id: str, voice: wire.Voice | None = None
     ) -> AsyncIterator[AsyncIterator[Chunk]]:
         """The chunks of one utterance. Leaving before the last one ends the stream in the engine, within a second.
 
-        Iterating raises InvalidRequest, Overloaded or NotReady before the first chunk, GenerationFailed at any time.
+        A cloned `voice` takes the place of one by name. Iterating raises InvalidRequest, Overloaded or NotReady before
+        the first chunk, GenerationFailed at any time.
         """
-        start = {wire.TEXT: text, wire.OPTIONS: _asked(options), wire.STREAM_ID: stream_id}
+        start = {wire.TEXT: text, wire.STREAM_ID: stream_id, **_asked(options, voice)}
         async with self._left(Stream(self._stub.ModelStreamInfer(), start, stream_id, self._limits)) as stream:
             yield stream.chunks()
 
     @contextlib.asynccontextmanager
-    async def live(self, options: wire.StreamOptions, stream_id: str) -> AsyncIterator[LiveStream]:
+    async def live(
+        self, options: wire.StreamOptions, stream_id: str, voice: wire.Voice | None = None
+    ) -> AsyncIterator[LiveStream]:
         """An utterance whose text is appended. Leaving it, and what its `events` raise, are as with `speech`."""
         start = {
             wire.TEXT: "",
-            wire.OPTIONS: _asked(options),
             wire.STREAM_ID: stream_id,
             wire.ACTION: wire.Action.START_LIVE,
+            **_asked(options, voice),
         }
         async with self._left(LiveStream(self._stub.ModelStreamInfer(), start, stream_id, self._limits)) as stream:
             yield stream
@@ -90,8 +95,24 @@ class TritonClient:
             log.error("%s: a description that this proxy doesn't understand: %s", self.url, error)
             raise NotReady("The speech engine is of another version.") from None
 
+    async def make_voice(self, samples: npt.NDArray[np.float32], text: str) -> wire.Voice:
+        """The voice in float32 [samples] at wire.SAMPLE_RATE; `text` is what they say, or empty.
+
+        Raises InvalidRequest, Overloaded, NotReady or GenerationFailed.
+        """
+        inputs: dict[str, tensors.Value] = {wire.AUDIO: samples, wire.REF_TEXT: text}
+        outputs = await self._request(wire.VOICE, inputs, self._limits.first_chunk_s)
+        try:
+            codes = outputs.numbers(wire.REF_CODES, "INT32").reshape(-1, wire.CODEBOOKS)
+            return wire.Voice(outputs.numbers(wire.X_VECTOR, "FP32"), codes, outputs.text(wire.REF_TEXT))
+        except (LookupError, ValueError, struct.error) as error:
+            log.error("%s: a voice outside the contract: %r", self.url, error)
+            raise GenerationFailed("The speech engine's answer isn't understood.") from None
+
     async def heartbeat(self) -> wire.Description:
-        """One small request through each of the two models' processes: their own loops answer.
+        """One small request through each of the models' processes: their own loops answer.
+
+        The voice model is asked only where it has something to do.
 
         Raises ModelDied if one of them is gone, else NotReady.
         """
@@ -102,8 +123,11 @@ class TritonClient:
             wire.LAST: True,
             wire.FINISH_REASON: "",
             wire.USAGE: np.zeros(2, np.int32),
+            wire.PRIMER: np.zeros((0, wire.CODEBOOKS), np.int32),
         }
         description, _ = await asyncio.gather(self.describe(), self._ask(wire.CODEC, nothing))
+        if description.embedding_size:
+            await self._ask(wire.VOICE, {wire.AUDIO: np.zeros(0, np.float32)})
         return description
 
     async def close(self) -> None:
@@ -127,9 +151,18 @@ class TritonClient:
 
     async def _ask(self, model: str, inputs: Mapping[str, tensors.Value]) -> tensors.Outputs:
         """The one response to a request. Raises NotReady, whatever goes wrong."""
+        try:
+            return await self._request(model, inputs, self._limits.heartbeat_s)
+        except NotReady:
+            raise
+        except ServiceError:
+            raise NotReady(f"The {model} isn't loaded.") from None
+
+    async def _request(self, model: str, inputs: Mapping[str, tensors.Value], limit_s: float) -> tensors.Outputs:
+        """The one response to a request. Raises what the model answered, or NotReady when it didn't."""
         call = self._stub.ModelStreamInfer()
         try:
-            async with asyncio.timeout(self._limits.heartbeat_s):
+            async with asyncio.timeout(limit_s):
                 await call.write(tensors.request(model, inputs))
                 await call.done_writing()
                 response = await call.read()
@@ -145,11 +178,22 @@ class TritonClient:
             log.debug("%s: %s: %s", self.url, model, response.error_message)
             if _DEAD_PROCESS in response.error_message:
                 raise ModelDied(f"The {model} has died.")
-            known = from_wire(response.error_message)
-            raise known if isinstance(known, NotReady) else NotReady(f"The {model} isn't loaded.")
+            raise from_wire(response.error_message)
         return tensors.Outputs(response.infer_response)
 
 
-def _asked(options: wire.StreamOptions) -> str:
-    """Only what was asked for: the checkpoint's defaults are the engine's to know."""
-    return options.model_dump_json(include=set(wire.StreamOptions.model_fields), exclude_unset=True)
+def _asked(options: wire.StreamOptions, voice: wire.Voice | None) -> dict[str, tensors.Value]:
+    """Only what was asked for: the checkpoint's defaults are the engine's to know.
+
+    A cloned voice goes without its name, which the engine would remember for anyone.
+    """
+    fields = set(wire.StreamOptions.model_fields)
+    if voice is None:
+        return {wire.OPTIONS: options.model_dump_json(include=fields, exclude_unset=True)}
+    asked: dict[str, tensors.Value] = {
+        wire.OPTIONS: options.model_dump_json(include=fields - {"voice"}, exclude_unset=True),
+        wire.X_VECTOR: voice.x_vector,
+    }
+    if voice.text:
+        asked |= {wire.REF_CODES: voice.codes, wire.REF_TEXT: voice.text}
+    return asked

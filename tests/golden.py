@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine_lib.voice import Voice
+from engine_lib.wire import Voice
 
 DATA = Path(__file__).parent / "data"
 CHECKPOINT = DATA / "checkpoint_custom_voice"

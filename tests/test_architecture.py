@@ -91,9 +91,11 @@ def tensors(model: str, section: str) -> dict[str, tuple[str, str, bool]]:
 def test_the_triton_files_declare_the_contract() -> None:
     text, number = ("STRING", "1"), ("INT32", "1")
     chunk = {wire.INDEX: number, wire.LAST: ("BOOL", "1"), wire.FINISH_REASON: text, wire.USAGE: ("INT32", "2")}
-    codes = chunk | {wire.CODES: ("INT32", f"-1, {wire.CODEBOOKS}"), wire.STREAM_ID: text}
+    frames = ("INT32", f"-1, {wire.CODEBOOKS}")
+    codes = chunk | {wire.CODES: frames, wire.PRIMER: frames, wire.STREAM_ID: text}
     audio = chunk | {wire.PCM: ("INT16", "-1")}
-    start = {wire.TEXT: text, wire.OPTIONS: text, wire.STREAM_ID: text, wire.ACTION: text}
+    voice = {wire.X_VECTOR: ("FP32", "-1"), wire.REF_CODES: frames, wire.REF_TEXT: text}
+    start = {wire.TEXT: text, wire.OPTIONS: text, wire.STREAM_ID: text, wire.ACTION: text} | voice
 
     def declared(model: str, section: str) -> dict[str, tuple[str, str]]:
         return {name: (kind, dims) for name, (kind, dims, _) in tensors(model, section).items()}
@@ -103,4 +105,6 @@ def test_the_triton_files_declare_the_contract() -> None:
     assert declared("codec", "input") == codes
     assert declared("codec", "output") == declared("tts", "output") == audio
     assert declared("tts", "input") == start
+    assert declared("voice", "input") == {wire.AUDIO: ("FP32", "-1"), wire.REF_TEXT: text}
+    assert declared("voice", "output") == voice
     assert [name for name, (_, _, optional) in tensors("tts", "input").items() if not optional] == [wire.TEXT]

@@ -28,8 +28,7 @@ from engine_lib.talker.runner import Runner
 from engine_lib.talker.scheduler import Batch, Scheduler
 from engine_lib.talker.stream import Chunk, Deliver, Stream
 from engine_lib.text.tokenizer import TextTokenizer
-from engine_lib.voice import Voice
-from engine_lib.wire import Description, FinishReason, StreamOptions
+from engine_lib.wire import Description, FinishReason, StreamOptions, Voice
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,14 @@ from engine_lib.talker.stream import Deliver, Sampling, Stream
 from engine_lib.text.live import LiveText
 from engine_lib.text.prompt import Prompt, PromptBuilder, Voices, Voicing
 from engine_lib.text.tokenizer import ASSISTANT, TextTokenizer
-from engine_lib.voice import Shelf, Voice, check_voice
+from engine_lib.voice import Shelf, check_voice
 from engine_lib.wire import (
     MAX_CHARACTERS,
     SAMPLE_RATE,
     X_VECTOR,
     Description,
     StreamOptions,
+    Voice,
     check_text,
     folded,
     unknown_clone,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from engine_lib.errors import InvalidRequest
 from engine_lib.talker.config import SpecialIds, TalkerConfig
 from engine_lib.text.tokenizer import TextTokenizer
-from engine_lib.voice import Voice
-from engine_lib.wire import folded, unknown_language, unknown_voice
+from engine_lib.wire import Voice, folded, unknown_language, unknown_voice
 
 NOTHING = -1
 SPEAKER = 0  # in the lane of the voice: the x-vector; n is the sample's n-th frame, counted from 1

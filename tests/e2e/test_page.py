@@ -57,7 +57,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = stand_in_models(tmp_path_factory.mktemp("page"))
-    for name in ("talker", "codec"):
+    for name in ("talker", "codec", "voice"):
         shutil.copy(SCRIPTED / f"{name}.py", repository / name / "1" / "model.py")
     return repository
 

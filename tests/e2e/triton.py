@@ -90,6 +90,7 @@ class Session:
             "INDEX": ("INT32", np.array([index], np.int32)),
             "LAST": ("BOOL", np.array([True])),
             "USAGE": ("INT32", np.zeros(2, np.int32)),
+            "PRIMER": ("INT32", np.zeros((0, 16), np.int32)),
         }
         inputs = [grpc.InferInput(name, list(array.shape), kind) for name, (kind, array) in parts.items()]
         for tensor, (_, array) in zip(inputs, parts.values(), strict=True):
@@ -133,6 +134,8 @@ class Session:
 
 
 def _ended(answer: Answer) -> bool:
+    if answer.tensors and "X_VECTOR" in answer.tensors[-1]:
+        return True
     if answer.tensors and "LAST" in answer.tensors[-1]:
         return bool(answer.tensors[-1]["LAST"].item())
     return answer.ends > 0

@@ -22,7 +22,7 @@ LIMITS = Limits(first_chunk_s=30, chunk_s=30, heartbeat_s=10)
 def scripted_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository of the scripted talker and codec."""
     repository = stand_in_models(tmp_path_factory.mktemp("scripted"))
-    for name in ("talker", "codec"):
+    for name in ("talker", "codec", "voice"):
         shutil.copy(SCRIPTED / f"{name}.py", repository / name / "1" / "model.py")
     return repository
 

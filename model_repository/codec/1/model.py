@@ -61,8 +61,8 @@ class TritonPythonModel:
 
     def _handle(self, call: Call) -> None:
         stream_id = check_stream_id(call.text(wire.STREAM_ID))
-        index, codes = call.whole(wire.INDEX), call.array(wire.CODES)
-        if index < 0 or len(codes) > self._most_frames:
+        index, codes, primer = call.whole(wire.INDEX), call.array(wire.CODES), call.array(wire.PRIMER)
+        if index < 0 or max(len(codes), len(primer)) > self._most_frames:
             raise InvalidRequest(
                 f"A chunk has an INDEX from 0 and at most {self._most_frames} frames.", param=wire.INDEX
             )
@@ -79,6 +79,7 @@ class TritonPythonModel:
                 finish_reason=call.text(wire.FINISH_REASON),
                 usage=call.array(wire.USAGE),
                 reply=lambda event: _reply(call, event),
+                primer=primer,
             )
         )
 

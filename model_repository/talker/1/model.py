@@ -62,7 +62,7 @@ class TritonPythonModel:
             case wire.Action.START | wire.Action.START_LIVE:
                 start = self._engine.start if name == wire.Action.START else self._engine.start_live
                 options = wire.parse_options(call.text(wire.OPTIONS))
-                start(text, options, stream_id, lambda event: _deliver(call, event))
+                start(text, options, stream_id, lambda event: _deliver(call, event), _voice(call))
             case wire.Action.APPEND:
                 self._engine.append(stream_id, sequence, text, lambda result: _acknowledge(call, stream_id, result))
             case wire.Action.END:
@@ -114,6 +114,15 @@ def _metrics(engine: Engine) -> list[Metric]:
     ]
 
 
+def _voice(call: Call) -> wire.Voice | None:
+    """The cloned voice that came with a start. Raises InvalidRequest when a part of it is missing."""
+    codes = call.optional(wire.REF_CODES)
+    if codes is None and call.optional(wire.X_VECTOR) is None:
+        return None
+    x_vector = call.array(wire.X_VECTOR)
+    return wire.Voice(x_vector) if codes is None else wire.Voice(x_vector, codes, call.text(wire.REF_TEXT))
+
+
 def _deliver(call: Call, event: Chunk | ServiceError) -> None:
     if isinstance(event, ServiceError):
         call.refuse(event)
@@ -136,6 +145,7 @@ def _tensors(chunk: Chunk) -> dict[str, Any]:
         wire.LAST: np.array([chunk.last]),
         wire.FINISH_REASON: text_tensor(chunk.finish_reason or ""),
         wire.USAGE: np.array([chunk.text_tokens, chunk.frames], np.int32),
+        wire.PRIMER: chunk.primer,
     }
 
 

@@ -16,8 +16,7 @@ from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.model import Talker
 from engine_lib.text.prompt import PromptBuilder, Voices
 from engine_lib.text.tokenizer import TextTokenizer
-from engine_lib.voice import Voice
-from engine_lib.wire import StreamOptions
+from engine_lib.wire import StreamOptions, Voice
 from tests.engine_lib.talker.conftest import Heard, Listener, Studio
 from tests.golden import BASE, CHECKPOINT, Golden, clones, golden, voice_of
 

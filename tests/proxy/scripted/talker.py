@@ -143,6 +143,7 @@ def send(sender, stream_id, index, numbers, reason, last, description=None, text
         pb_utils.Tensor(wire.LAST, np.array([last])),
         text_tensor(wire.FINISH_REASON, reason),
         pb_utils.Tensor(wire.USAGE, np.array([text_tokens, max(numbers, default=0) + 1], np.int32)),
+        pb_utils.Tensor(wire.PRIMER, np.zeros((0, wire.CODEBOOKS), np.int32)),
     ]
     if description is not None:
         tensors.append(text_tensor(wire.DESCRIPTION, description))
