@@ -18,7 +18,9 @@ import yaml
 
 from engine_lib.errors import ConfigurationError
 
+DEFAULT_PROFILE = "ttfa"
 PACKAGED = Path(__file__).parent / "profiles"
+LISTS = {tuple[int, ...]: (int, "a list of whole numbers"), tuple[str, ...]: (str, "a list of names")}
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,10 @@ class Profile:
     flush_after_ms: int = 500  # held-back text is spoken when nothing new came for so long ...
     flush_characters: int = 64  # ... or when this much is held back
     live_idle_timeout_s: float = 120.0  # a text that gets nothing more for so long is given up
-    # Voices
+    # Names; a file adds to the table that it extends
     voice_aliases: Mapping[str, str] = field(default_factory=dict)  # other names for the checkpoint's speakers
+    model_aliases: tuple[str, ...] = ()  # other names for the served model
+    # Cloned voices
     voice_cache: int = 128  # cloned voices that the talker remembers by name ...
     codec_voice_cache: int = 32  # ... and whose samples the codec needn't decode again; 5 MiB each for the real codec
 
@@ -118,7 +122,17 @@ def _read(source: str | Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigurationError(f"Profile {path} must be a mapping of settings.")
     base = data.pop("extends", None)
     values = _read(str(base), (*seen, path)) if base is not None else {}
-    return values | {key: _checked(path, key, value) for key, value in data.items()}
+    return values | {key: _over(values.get(key), _checked(path, key, value)) for key, value in data.items()}
+
+
+def _over(base: Any, own: Any) -> Any:
+    """A file's own value over the one that it extends: names come to names, anything else takes its place."""
+    if isinstance(own, Mapping):
+        merged = {**(base or {}), **own}
+        return types.MappingProxyType({name: meant for name, meant in merged.items() if meant is not None})
+    if isinstance(own, tuple) and all(isinstance(name, str) for name in own):
+        return tuple(dict.fromkeys((*(base or ()), *own)))
+    return own
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:
@@ -131,15 +145,17 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     kind = hints[key]
     if kind is float and type(value) is int:
         value = float(value)
-    if kind == tuple[int, ...] and isinstance(value, list) and all(type(item) is int for item in value):
+    if isinstance(value, list) and kind in LISTS and all(type(item) is LISTS[kind][0] for item in value):
         return tuple(value)
     if typing.get_origin(kind) is Literal:
         fits, expected = value in typing.get_args(kind), " or ".join(map(str, typing.get_args(kind)))
     elif kind == Mapping[str, str]:
-        fits = isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair)
-        value, expected = types.MappingProxyType(value) if fits else value, "a mapping of names to names"
-    elif kind == tuple[int, ...]:
-        fits, expected = False, "a list of whole numbers"
+        fits = isinstance(value, dict) and all(
+            isinstance(name, str) and isinstance(meant, str | None) for name, meant in value.items()
+        )
+        expected = "a mapping of names to names, or to null for a name to be forgotten"
+    elif kind in LISTS:
+        fits, expected = False, LISTS[kind][1]
     else:
         fits, expected = type(value) is kind, {int: "a whole number", float: "a number", bool: "true or false"}[kind]
     if not fits:
@@ -161,7 +177,7 @@ class EngineSettings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> EngineSettings:
         """Read QWEN3_TTS_*. Raises ConfigurationError naming the variable."""
         env = os.environ if environment is None else environment
-        config = env.get("QWEN3_TTS_ENGINE_CONFIG") or env.get("QWEN3_TTS_PROFILE") or "ttfa"
+        config = env.get("QWEN3_TTS_ENGINE_CONFIG") or env.get("QWEN3_TTS_PROFILE") or DEFAULT_PROFILE
         return cls(
             model=env.get("QWEN3_TTS_MODEL") or "",
             profile=load_profile(config),

@@ -176,6 +176,7 @@ class Description(BaseModel):
     model_size: str
     speakers: list[dict[str, str]]  # {"id", "name", "language"}
     voice_aliases: dict[str, str]
+    model_aliases: list[str]  # other names that clients may use for the model
     languages: list[str]
     sampling_defaults: dict[str, bool | int | float]
     sample_rate: int

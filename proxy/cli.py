@@ -38,8 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServiceError as error:
         print(f"{PROGRAM}: {error.message}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -204,6 +202,8 @@ def _serve(options: argparse.Namespace) -> int:
         announce=options.announce,
     )
     Settings.from_environment(environment)  # a wrong one is refused here, before a process starts
+    if options.announce:
+        _check_writable(options.announce)
     if plan.triton:
         settings = EngineSettings.from_environment(environment)
         if settings.model == configuration.NOISE:
@@ -212,6 +212,14 @@ def _serve(options: argparse.Namespace) -> int:
             )
         _say_line(configuration.describe(settings))
     return launch.run(plan, _say_line)
+
+
+def _check_writable(file: Path) -> None:
+    """Raise ConfigurationError unless `file` can be written later on."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        problem = "it is a folder" if file.is_dir() else f"no file can be made in {folder}"
+        raise ConfigurationError(f"--announce: can't write {file}: {problem}.", param="announce")
 
 
 def _triton_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> TritonPlan:
@@ -258,10 +266,19 @@ def _say(options: argparse.Namespace) -> int:
     if options.live:
         result = speak_live.say_live(client, _read_input, wishes, output=output, play=options.play)
     else:
-        text = sys.stdin.read() if options.text == "-" else options.text
-        result = speak.say(client, text, wishes, output=output, play=options.play)
+        result = speak.say(client, _text(options.text), wishes, output=output, play=options.play)
     _say_line(result.summary())
     return launch.Exit.STOPPED
+
+
+def _text(given: str) -> str:
+    """What to say: the argument, or for - all of standard input. Raises ConfigurationError unless it is UTF-8."""
+    try:
+        # An argument's bytes that aren't UTF-8 come as lone surrogates.
+        return (sys.stdin.buffer.read() if given == "-" else os.fsencode(given)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = "Standard input" if given == "-" else "The text"
+        raise ConfigurationError(f"{where} isn't UTF-8 (byte {error.start}).", param="text") from None
 
 
 def _read_input() -> bytes:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from engine_lib.errors import NotFound
 from engine_lib.wire import Description, StreamOptions, folded, unknown_language, unknown_voice
 
-OPENAI_MODELS = frozenset({"tts-1", "tts-1-hd", "gpt-4o-mini-tts"})  # names that clients have built in
-
 
 def check_model(name: str | None, served: Description) -> None:
     """Raise NotFound unless `name` means the served model; None does."""
-    names = {served.model, last_part(served.model), *OPENAI_MODELS}
+    names = {served.model, last_part(served.model), *served.model_aliases}
     if name is not None and name not in names:
         raise NotFound(
             f"There is no such model here; '{last_part(served.model)}' is served.",

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import socket
 import sys
 import time
@@ -14,7 +16,7 @@ from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_lib.errors import NotReady
 from proxy import logs
@@ -23,46 +25,68 @@ from proxy.errors import answer
 from proxy.service import Service
 from proxy.settings import Settings
 
+log = logging.getLogger(__name__)
+
 STILL_OPEN = ("/health", "/metrics")  # while the rest is refused
+STALLED_S = 10.0  # a client that reads nothing for so long isn't waited for when we stop
+NEVER = math.inf
 CUT_S = 1  # for what still runs after the drain timeout to notice that it is cancelled
 
 
 class Gate:
     """Lets requests through to `app` until it is closed; after that only those inside go on."""
 
-    def __init__(self, app: ASGIApp, drain_timeout_s: float) -> None:
+    def __init__(self, app: ASGIApp, drain_timeout_s: float, stalled_s: float = STALLED_S) -> None:
         self._app = app
         self._drain_timeout_s = drain_timeout_s
-        self._inside = 0
-        self._deadline: float | None = None  # of those inside, once closed
+        self._stalled_s = stalled_s
+        self._inside: dict[object, float] = {}  # when each began to send what its client hasn't read yet; else never
+        self._closed_at: float | None = None
 
     def close(self) -> None:
         """Refuse what comes from now on."""
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._drain_timeout_s
+        if self._closed_at is None:
+            self._closed_at = time.monotonic()
 
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._deadline is not None
+        return self._closed_at is not None
 
     @property
     def drained(self) -> bool:
-        """Closed, and nobody inside or their time over."""
-        return self._deadline is not None and (self._inside == 0 or time.monotonic() >= self._deadline)
+        """Closed, and nobody inside who still reads, or their time over."""
+        if self._closed_at is None:
+            return False
+        now = time.monotonic()
+        if now >= self._closed_at + self._drain_timeout_s:
+            return True
+        return all(now - max(since, self._closed_at) > self._stalled_s for since in self._inside.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if self._deadline is not None and scope["path"] not in STILL_OPEN:
+        if self.closed and scope["path"] not in STILL_OPEN:
             await answer(NotReady("The server is shutting down."))(scope, receive, send)
             return
-        self._inside += 1
+        me = object()
+        self._inside[me] = NEVER
+
+        async def send_timed(message: Message) -> None:
+            self._inside[me] = time.monotonic()
+            await send(message)
+            self._inside[me] = NEVER
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_timed)
+        except asyncio.CancelledError:
+            if not self.closed:
+                raise
+            # Uvicorn cancels what it has waited for long enough, and would log where that was: said once is enough.
+            log.warning("a response was cut: %s", scope["path"])
         finally:
-            self._inside -= 1
+            del self._inside[me]
 
 
 class _Server(uvicorn.Server):

@@ -110,6 +110,7 @@ class Requests:
             model_size=self._config.size,
             speakers=self._voices.described(),
             voice_aliases=self._voices.aliases,
+            model_aliases=list(self._profile.model_aliases),
             languages=self._voices.languages,
             sampling_defaults=dataclasses.asdict(self._defaults),
             sample_rate=SAMPLE_RATE,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine_lib.errors import InvalidRequest
+from engine_lib.errors import ConfigurationError, InvalidRequest
+from engine_lib.profile import DEFAULT_PROFILE, load_profile
 from engine_lib.talker.config import SpecialIds, TalkerConfig
 from engine_lib.text.tokenizer import TextTokenizer
 from engine_lib.wire import Voice, folded, unknown_language, unknown_voice
@@ -53,12 +54,19 @@ class Voices:
     """The checkpoint's speakers and languages under every name that a client may use for them."""
 
     def __init__(self, config: TalkerConfig, aliases: Mapping[str, str]) -> None:
+        """Raises ConfigurationError for an alias that stands for nobody, unless it is one of the package's."""
         self._config = config
         self._speakers = {folded(name): name for name in config.speaker_ids}
         names = list(config.speaker_ids)
-        # An alias for a speaker that this checkpoint lacks still has to speak, always in the same voice.
         # Where all voices are cloned, a name is the client's to give: also one of these.
         aliases = {} if config.kind == "base" else aliases
+        for alias, speaker in aliases.items() - load_profile(DEFAULT_PROFILE).voice_aliases.items():
+            if names and folded(speaker) not in self._speakers:
+                raise ConfigurationError(
+                    f"Voice alias '{alias}' stands for '{speaker}', who isn't one of {', '.join(names)}.",
+                    param="voice_aliases",
+                )
+        # A client of OpenAI's must be able to speak here, so these names speak with any checkpoint, each in one voice.
         self.aliases = {
             alias: self._speakers.get(folded(target), names[place % len(names)] if names else "")
             for place, (alias, target) in enumerate(aliases.items())

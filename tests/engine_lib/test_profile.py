@@ -26,6 +26,17 @@ def test_a_file_overrides_what_it_extends_and_nothing_else(tmp_path: Path) -> No
     assert changed == {"max_waiting": 3, "max_active": 5, "codec_idle_timeout_s": 2.0}
 
 
+def test_names_are_added_to_those_of_the_table_that_a_file_extends(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "extends: balanced\nvoice_aliases: {host: ryan, nova: serena, echo: null}\nmodel_aliases: [ours, tts-1]\n"
+    )
+    mine, packaged = load_profile(tmp_path / "mine.yaml"), load_profile("balanced")
+    expected = {**packaged.voice_aliases, "host": "ryan", "nova": "serena"}
+    del expected["echo"]
+    assert mine.voice_aliases == expected
+    assert mine.model_aliases == (*packaged.model_aliases, "ours")
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -38,6 +49,9 @@ def test_a_file_overrides_what_it_extends_and_nothing_else(tmp_path: Path) -> No
         ("chunk_schedule: 4", "chunk_schedule"),
         ("scheduling: fifo", "deadline or round_robin"),
         ("voice_aliases: [a]", "voice_aliases"),
+        ("voice_aliases: {a: 1}", "voice_aliases"),
+        ("model_aliases: a", "model_aliases"),
+        ("model_aliases: [1]", "a list of names"),
         ("codec_idle_timeout_s: -1", "codec_idle_timeout_s"),
         ("extends: nothing", "nothing"),
         ("extends: mine.yaml", "extends itself"),

@@ -124,6 +124,17 @@ def test_say_reads_a_text_from_standard_input_and_writes_raw_samples(scripted: S
     assert size % 2 == 0
 
 
+@pytest.mark.parametrize("text", [b"caf\xe9", b"-"])
+def test_say_refuses_what_is_not_utf_8_in_one_line(text: bytes, tmp_path: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-P", "-m", "proxy", "say", text, "-o", str(tmp_path / "x.wav"), "--url", "http://127.0.0.1:9"],
+        input=b"caf\xe9", capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 2
+    assert b"isn't UTF-8" in finished.stderr
+    assert finished.stderr.count(b"\n") == 1
+
+
 def test_say_plays_through_a_player(scripted: Serving, tmp_path: Path) -> None:
     player, played = tmp_path / "ffplay", tmp_path / "played.pcm"
     player.write_text(f"#!/bin/sh\ncat > '{played}'\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from engine_lib.wire import SAMPLES_PER_FRAME
+from proxy.web import Gate
+from tests.proxy.test_speech import asking
 from tests.serving import START_LIMIT_S, STOP_LIMIT_S, Serving, serving, starting, wait_for
 
 
@@ -113,6 +117,68 @@ def test_a_response_that_outlives_the_drain_timeout_is_cut_and_the_code_is_still
         with pytest.raises(httpx.RemoteProtocolError):
             list(received)
         assert server.wait() == 0
+
+
+def test_a_client_that_never_reads_leaves_no_traceback_when_it_is_cut(tmp_path: Path, models: tuple[str, str]) -> None:
+    with serving(tmp_path, *models, "--drain-timeout", "1") as server:
+        more_than_buffers_hold = {"input": "frames=3000 chunk=10", "response_format": "pcm"}
+        with asking(server.url, more_than_buffers_hold) as connection:
+            assert connection.recv(1)
+            assert server.stop() == 0
+    assert "Traceback" not in server.output
+
+
+async def test_a_client_that_reads_nothing_is_not_waited_for_when_the_server_stops() -> None:
+    reading = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        await reading.wait()
+
+    async def speaks(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await asyncio.Event().wait()  # for the engine, which takes its time
+
+    async def nothing() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    gate = Gate(speaks, drain_timeout_s=1e9, stalled_s=0.1)
+    running = asyncio.create_task(gate({"type": "http", "path": "/"}, nothing, send))
+    await asyncio.sleep(0)
+    assert not gate.drained
+    gate.close()
+    assert not gate.drained
+    await asyncio.to_thread(wait_for, lambda: gate.drained, 30)
+    reading.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not gate.drained  # it reads again
+    running.cancel()
+    await running  # cut, in silence
+    assert gate.drained
+
+
+def test_a_file_that_cannot_be_announced_to_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with starting(tmp_path, "--announce", str(tmp_path / "missing" / "file.json")) as server:
+        assert server.wait() == 2
+    assert server.output.count("\n") == 1
+    assert "missing" in server.output
+
+
+@pytest.mark.parametrize("moment", ["importing", "starting"])
+def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
+    tmp_path: Path, moment: str, models: tuple[str, str]
+) -> None:
+    with starting(tmp_path, *models) as server:
+        if moment == "starting":
+            wait_for(lambda: "Starting Triton" in server.output, START_LIMIT_S)
+        else:  # once a library of ours is there, of which it needs many more
+            maps = Path(f"/proc/{server.process.pid}/maps")
+            wait_for(lambda: "pydantic_core" in maps.read_text(), START_LIMIT_S)
+        server.process.send_signal(signal.SIGINT)
+        assert server.wait() in (0, 130)
+    assert "Traceback" not in server.output
+    assert server.left_processes() == []
 
 
 def test_a_second_ctrl_c_stops_at_once(server: Serving) -> None:

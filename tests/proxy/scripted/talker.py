@@ -93,6 +93,7 @@ class TritonPythonModel:
             model_size="0b6",
             speakers=[{"id": name, "name": name.title(), "language": "english"} for name in SPEAKERS],
             voice_aliases={"alloy": "ryan"},
+            model_aliases=["tts-1", "tts-1-hd", "gpt-4o-mini-tts"],
             languages=["auto", "english"],
             sampling_defaults={"trials": self.trials, "starts": self.starts},
             sample_rate=wire.SAMPLE_RATE,

@@ -1,0 +1,28 @@
+"""The names that a voice may be asked for by."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine_lib.errors import ConfigurationError
+from engine_lib.profile import load_profile
+from engine_lib.talker.config import TalkerConfig
+from engine_lib.text.prompt import Voices
+from tests.serving import CHECKPOINT
+
+CONFIG = TalkerConfig.from_directory(CHECKPOINT)
+OPENAI = load_profile("ttfa").voice_aliases
+
+
+def test_an_alias_of_ones_own_speaks_beside_those_of_the_package() -> None:
+    speaker = list(CONFIG.speaker_ids)[-1]
+    voices = Voices(CONFIG, {**OPENAI, "Our Host": speaker})
+    assert voices.speaker("our-host") == speaker
+    assert {voices.speaker(name) for name in OPENAI} <= {*CONFIG.speaker_ids}
+
+
+def test_an_alias_of_ones_own_for_nobody_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="'host' stands for 'rayn'"):
+        Voices(CONFIG, {**OPENAI, "host": "rayn"})
+    with pytest.raises(ConfigurationError, match="'nova' stands for 'rayn'"):
+        Voices(CONFIG, {**OPENAI, "nova": "rayn"})
