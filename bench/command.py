@@ -110,6 +110,8 @@ def _target(options: argparse.Namespace, server: Server) -> Target:
     own_lengths = options.lengths == "model"
     if options.over == "grpc":
         return GrpcTarget(options.triton, fields, limit_s=options.timeout, own_lengths=own_lengths)
+    if not server.url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"--url {server.url}: it must begin with http:// or https://.", param="url")
     if options.model:
         fields["model"] = options.model
     if options.over == "ws":

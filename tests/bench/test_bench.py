@@ -119,6 +119,7 @@ def test_a_server_of_another_kind_gets_no_field_that_it_may_not_know() -> None:
         (["bench", "--texts", "nowhere.txt"], "nowhere.txt"),
         (["bench", "--field", "voice=ryan"], "voice=ryan"),
         (["bench", "-o", "nowhere/bench"], "nowhere"),
+        (["bench", "--url", "localhost:8000"], "localhost:8000"),
         (["bench", "--over", "grpc", "--field", "temperature=9"], "temperature"),
         (["bench-report", "pyproject.toml"], "pyproject.toml"),
     ],
