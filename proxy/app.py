@@ -28,6 +28,7 @@ def create_app(settings: Settings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pool = Pool(settings)  # its connections belong to the running event loop
+        metrics.watch(pool.servers)
         app.state.service = Service(settings, pool, metrics, asyncio.Event())
         async with pool.watched():
             yield

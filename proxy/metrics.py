@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from proxy.pool import Server
 
 FIRST_AUDIO_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 
@@ -34,6 +39,29 @@ class Metrics:
         self.open_sockets = Gauge("qwen3_tts_proxy_open_sockets", "WebSocket clients connected", registry=registry)
         self.audio = Counter("qwen3_tts_proxy_audio_seconds", "Sound sent", registry=registry)
 
+    def watch(self, servers: Iterable[Server]) -> None:
+        """Show the state of each Triton server behind this proxy."""
+        ready = Gauge(
+            "qwen3_tts_proxy_server_ready", "Whether a Triton server can speak", ["server"], registry=self._registry
+        )
+        streams = Gauge(
+            "qwen3_tts_proxy_server_streams",
+            "Streams of a Triton server: this proxy's, and others' as the engine last told",
+            ["server"],
+            registry=self._registry,
+        )
+        for server in servers:
+            ready.labels(server.client.url).set_function(partial(_is_ready, server))
+            streams.labels(server.client.url).set_function(partial(_load, server))
+
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+def _is_ready(server: Server) -> float:
+    return float(server.ready)
+
+
+def _load(server: Server) -> float:
+    return float(server.load)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from engine_lib.errors import GenerationFailed, Overloaded
 from engine_lib.wire import FinishReason, StreamOptions
-from proxy.pool import Server
+from proxy.pool import Pool
 from proxy.stream import Chunk, Usage
 
 log = logging.getLogger(__name__)
@@ -37,18 +37,18 @@ def seed_of_piece(seed: int, number: int) -> int:
 
 @contextlib.asynccontextmanager
 async def speak_pieces(
-    server: Server, pieces: Sequence[str], options: StreamOptions, stream_id: str, queue_limit_s: float
+    pool: Pool, pieces: Sequence[str], options: StreamOptions, stream_id: str, queue_limit_s: float
 ) -> AsyncIterator[AsyncIterator[Chunk]]:
     """The chunks of all `pieces`, as those of one utterance; leaving early ends what runs.
 
     Usage is the sum. The finish reason is length if that of any piece is. Each piece but the first waits up to
-    `queue_limit_s` when the engine's queue is full. Iterating raises what Server.speech raises.
+    `queue_limit_s` when the engine's queue is full. Entering and iterating raise what Pool.speech raises.
     """
     if len(pieces) == 1:
-        async with server.speech(pieces[0], options, stream_id) as chunks:
+        async with pool.speech(pieces[0], options, stream_id) as chunks:
             yield chunks
         return
-    speaker = _Speaker(server, pieces, options, stream_id, queue_limit_s)
+    speaker = _Speaker(pool, pieces, options, stream_id, queue_limit_s)
     running = asyncio.create_task(speaker.run())
     try:
         yield speaker.chunks()
@@ -61,11 +61,11 @@ class _Speaker:
     """The pieces of one text."""
 
     def __init__(
-        self, server: Server, pieces: Sequence[str], options: StreamOptions, stream_id: str, queue_limit_s: float
+        self, pool: Pool, pieces: Sequence[str], options: StreamOptions, stream_id: str, queue_limit_s: float
     ) -> None:
         if options.seed is None:
             raise ValueError("the pieces' seeds follow from the request's")
-        self._server = server
+        self._pool = pool
         self._pieces = pieces
         self._options = options
         self._seed = options.seed
@@ -119,7 +119,7 @@ class _Speaker:
     async def _try(self, number: int) -> None:
         options = self._options.model_copy(update={"seed": seed_of_piece(self._seed, number)})
         stream_id = f"{self._stream_id}-{number}" if number else self._stream_id
-        async with self._server.speech(self._pieces[number], options, stream_id) as chunks:
+        async with self._pool.speech(self._pieces[number], options, stream_id) as chunks:
             async for chunk in chunks:
                 if chunk.finish_reason is FinishReason.CANCELLED:
                     raise GenerationFailed("The stream was ended by someone else.")

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 
 import numpy as np
 
 from engine_lib import wire
-from engine_lib.errors import GenerationFailed, NotReady, ServiceError
+from engine_lib.errors import GenerationFailed, NotReady, Overloaded, ServiceError
 from proxy.settings import Settings
 from proxy.stream import Chunk, Limits, LiveStream
 from proxy.triton_client import ModelDied, TritonClient
@@ -33,6 +33,8 @@ class Server:
     def __init__(self, url: str, limits: Limits) -> None:
         self.client = TritonClient(url, limits)
         self.active = 0  # streams of this proxy
+        self.picked = 0  # number of the last pick that chose it
+        self._others = 0  # streams of other clients, at the last heartbeat
         self.lost = False  # it answered once, and doesn't any more
         self.reason = "Triton hasn't answered yet."  # why it isn't ready, for people
         self._description: wire.Description | None = None
@@ -48,6 +50,16 @@ class Server:
         if self._description is None:
             raise NotReady(f"The service isn't ready. {self.reason}")
         return self._description
+
+    @property
+    def load(self) -> int:
+        """Streams that it has: ours, and those of other proxies and clients as the engine last told."""
+        return self.active + self._others
+
+    @property
+    def full(self) -> bool:
+        """Whether one more would be refused, for all that we know. Raises NotReady."""
+        return self.load >= self.description.max_active + self.description.max_waiting
 
     @contextlib.asynccontextmanager
     async def speech(
@@ -97,7 +109,7 @@ class Server:
         self.reason = "The first utterance is on its way."
         await self._try(clones=description.embedding_size > 0)
         log.info("%s is ready: %s on %s", self.client.url, description.model, description.device)
-        self._description = description
+        self._note(description)
 
     async def _stay_ready(self, interval_s: float) -> None:
         """Raise ServiceError once a heartbeat fails.
@@ -114,7 +126,11 @@ class Server:
             raise failed.exceptions[0] from None
 
     async def _beat(self) -> None:
-        self._description = await self.client.heartbeat()
+        self._note(await self.client.heartbeat())
+
+    def _note(self, description: wire.Description) -> None:
+        self._description = description
+        self._others = max(0, description.active + description.waiting - self.active)
 
     async def _try(self, *, clones: bool) -> None:
         """Speak one real utterance to its end, where voices are cloned in one made of a tone."""
@@ -145,29 +161,76 @@ class Pool:
             heartbeat_s=settings.heartbeat_timeout_s,
         )
         self._interval_s = settings.heartbeat_interval_s
-        self._servers = [Server(url, limits) for url in settings.triton_urls]
+        self.servers = [Server(url, limits) for url in settings.triton_urls]
+        self._picks = 0
 
-    def pick(self) -> Server:
-        """The ready server with the fewest of our streams. Raises NotReady with the reason."""
-        ready = [server for server in self._servers if server.ready]
+    @property
+    def description(self) -> wire.Description:
+        """What is served, the same by every ready server. Raises NotReady with the reason."""
+        for server in self.servers:
+            if server.ready:
+                return server.description
+        raise NotReady(f"The service isn't ready. {self.servers[0].reason}")
+
+    def pick(self, but: Collection[Server] = ()) -> Server:
+        """The ready server with the fewest streams, of many the one that waited longest. Raises NotReady."""
+        ready = [server for server in self.servers if server.ready and server not in but]
         if not ready:
-            raise NotReady(f"The service isn't ready. {self._servers[0].reason}")
-        return min(ready, key=lambda server: server.active)
+            raise NotReady(f"The service isn't ready. {self.servers[0].reason}")
+        chosen = min(ready, key=lambda server: (not server.client.connected, server.full, server.load, server.picked))
+        self._picks += 1
+        chosen.picked = self._picks
+        return chosen
+
+    @contextlib.asynccontextmanager
+    async def speech(
+        self, text: str, options: wire.StreamOptions, stream_id: str, voice: wire.Voice | None = None
+    ) -> AsyncIterator[AsyncIterator[Chunk]]:
+        """Server.speech on the server that `pick` would choose, or on the next one if that doesn't take it.
+
+        Entering waits for the first chunk. Raises Overloaded only if no ready server took it and one was full, and
+        what Server.speech raises.
+        """
+        refusal: ServiceError | None = None
+        tried: set[Server] = set()
+        while True:
+            try:
+                server = self.pick(but=tried)
+            except NotReady as error:
+                raise refusal or error from None
+            tried.add(server)
+            async with server.speech(text, options, stream_id, voice) as chunks:
+                try:
+                    first = await anext(chunks)
+                except Overloaded as error:
+                    refusal = error
+                    continue
+                except NotReady as error:
+                    refusal = refusal or error
+                    continue
+                yield _again(first, chunks)
+                return
 
     @property
     def alive(self) -> bool:
         """False once every server answered and stopped answering."""
-        return not all(server.lost for server in self._servers)
+        return not all(server.lost for server in self.servers)
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Watch the servers meanwhile, and close the connections at the end."""
-        watches = [asyncio.create_task(server.watch(self._interval_s)) for server in self._servers]
+        watches = [asyncio.create_task(server.watch(self._interval_s)) for server in self.servers]
         try:
             yield
         finally:
             for watch in watches:
                 watch.cancel()
             await asyncio.wait(watches)
-            for server in self._servers:
+            for server in self.servers:
                 await server.client.close()
+
+
+async def _again(first: Chunk, rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+    yield first
+    async for chunk in rest:
+        yield chunk

@@ -91,13 +91,13 @@ async def speak_text_as_it_is_written(websocket: WebSocket, service: Here) -> No
 @routes.get("/v1/models", summary="What is served")
 async def models(service: Here) -> dict[str, Any]:
     """OpenAI's list, of one model."""
-    return {"object": "list", "data": [describe_model(service.pool.pick().description)]}
+    return {"object": "list", "data": [describe_model(service.pool.description)]}
 
 
 @routes.get("/v1/models/{name:path}", summary="One model, with its voices")
 async def model(name: str, service: Here) -> dict[str, Any]:
     """The served model, under any of its names."""
-    description = service.pool.pick().description
+    description = service.pool.description
     check_model(name, description)
     return {**describe_model(description), "voices": description.speakers}
 
@@ -105,14 +105,14 @@ async def model(name: str, service: Here) -> dict[str, Any]:
 @routes.get("/v1/audio/models", summary="What is served, as some clients ask for it")
 async def audio_models(service: Here) -> dict[str, Any]:
     """The list of /v1/models, and again under `models`."""
-    entry = describe_model(service.pool.pick().description)
+    entry = describe_model(service.pool.description)
     return {"object": "list", "data": [entry], "models": [{"id": entry["id"]}]}
 
 
 @open_routes.get("/v1/audio/voices", summary="Who can speak")
 async def voices(service: Here) -> dict[str, Any]:
     """The speakers of the served model."""
-    return {"voices": service.pool.pick().description.speakers}
+    return {"voices": service.pool.description.speakers}
 
 
 @open_routes.head("/health", include_in_schema=False)
@@ -128,7 +128,7 @@ async def health(service: Here) -> JSONResponse:
 async def ready(service: Here) -> JSONResponse:
     """200 once a real utterance came through, while the engine's processes answer; else 503 with the reason."""
     try:
-        service.pool.pick()
+        service.pool.description  # noqa: B018 (which is not to be had before)
     except NotReady as error:
         return JSONResponse({"ready": False, "reason": error.message}, 503)
     return JSONResponse({"ready": True})
@@ -144,12 +144,11 @@ async def metrics(service: Here) -> Response:
 def begin(
     service: Service, speech: SpeechRequest, request_id: str, account: Account, arrived: float, *, whole: bool
 ) -> Speaking:
-    """Choose who speaks, and the seed where none was given. Raises NotReady or NotFound."""
-    server = service.pool.pick()
-    check_model(speech.model, server.description)
+    """Check what it names, and choose the seed where none was given. Raises NotReady or NotFound."""
+    check_model(speech.model, service.pool.description)
     if speech.seed is None:
         speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
-    return Speaking(server, speech, request_id, service, arrived, account, whole=whole)
+    return Speaking(speech, request_id, service, arrived, account, whole=whole)
 
 
 async def read_json_body(request: Request, settings: Settings) -> bytes:

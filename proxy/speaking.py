@@ -17,7 +17,6 @@ from engine_lib.wire import FinishReason
 from proxy.audio import Audio
 from proxy.logs import Account
 from proxy.pieces import speak_pieces
-from proxy.pool import Server
 from proxy.schemas import SpeechRequest
 from proxy.service import Service
 from proxy.settings import Settings
@@ -32,7 +31,6 @@ class Speaking:
 
     def __init__(
         self,
-        server: Server,
         speech: SpeechRequest,
         request_id: str,
         service: Service,
@@ -47,7 +45,6 @@ class Speaking:
         self.request_id = request_id
         self.audio = Audio(speech.response_format, speed=speech.speed, sample_rate=speech.sample_rate, whole=whole)
         self.outcome = "left"  # how it ended; this is what it stays when the client leaves
-        self._server = server
         self._speech = speech
         self._service = service
         self._arrived = arrived  # time.monotonic() of the request
@@ -81,7 +78,7 @@ class Speaking:
         settings, speech = self._service.settings, self._speech
         pieces = pieces_of(speech, settings)
         async with speak_pieces(
-            self._server, pieces, speech, self.request_id, settings.first_chunk_timeout_s
+            self._service.pool, pieces, speech, self.request_id, settings.first_chunk_timeout_s
         ) as chunks:
             async for chunk in chunks:
                 if data := await self._compute(self.audio.feed, chunk.pcm):

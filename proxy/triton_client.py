@@ -81,6 +81,11 @@ class TritonClient:
         async with self._left(LiveStream(self._stub.ModelStreamInfer(), start, stream_id, self._limits)) as stream:
             yield stream
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection stands. A server that dies loses it at once, before a heartbeat can fail."""
+        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+
     def fail_running(self) -> None:
         """End every stream as a failure, at once, since the engine won't."""
         for stream in self._running:

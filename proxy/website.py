@@ -45,7 +45,7 @@ async def index() -> FileResponse:
 @website.get("/page/choices.json")
 async def choices(service: Here) -> dict[str, Any]:
     """What can be chosen, and whether a key is asked for. Raises NotReady."""
-    served = service.pool.pick().description
+    served = service.pool.description
     return {
         "voices": served.speakers,
         "languages": served.languages,

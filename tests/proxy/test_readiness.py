@@ -6,20 +6,16 @@ import asyncio
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
-from proxy.app import create_app
 from proxy.settings import Settings
 from proxy.triton_client import TritonClient
-from proxy.web import configuration
-from tests.proxy.conftest import LIMITS
+from tests.proxy.conftest import LIMITS, proxy
 from tests.serving import Serving, serving, wait_for
 
 
@@ -29,22 +25,6 @@ def status(url: str, path: str) -> int:
 
 def speaks(url: str) -> int:
     return httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"}, timeout=30).status_code
-
-
-@contextmanager
-def proxy(settings: Settings) -> Iterator[str]:
-    """The URL of a proxy of its own in this process."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(configuration(create_app(settings), settings))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        wait_for(lambda: server.started, 10)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ frames=10 chunk=1   how many frames, and how many in a chunk        pace_ms=0  w
 mute=0              so many frames at the start decode to nothing   limit=0    1: the finish reason is length
 refuse=0            1: overloaded, 2: not ready, 3: invalid         fail=-1    the chunk that fails in the codec
 gap=-1              the chunk whose number is left out              stall=-1   the chunk that comes after a cancel only
-bare=0              1: the end is a final flag without a response
+bare=0              1: the end is a final flag without a response   room=0     above 0: so many may run at once
 
 A live stream's TEXT is what it speaks, so its script is in OPTIONS.instructions (live.py).
 """
@@ -21,7 +21,7 @@ from proxy.pool import TRIAL_TEXT
 from tests.proxy.scripted import live
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-SCRIPT = dict(frames=10, chunk=1, pace_ms=0, mute=0, limit=0, refuse=0, fail=-1, gap=-1, stall=-1, bare=0)  # noqa: C408
+SCRIPT = dict(frames=10, chunk=1, pace_ms=0, mute=0, limit=0, refuse=0, fail=-1, gap=-1, stall=-1, bare=0, room=0)  # noqa: C408
 SPEAKERS = ("ryan", "serena")
 REFUSALS = {
     1: errors.Overloaded("Too many requests are waiting."),
@@ -71,6 +71,8 @@ class TritonPythonModel:
         script = (live.SCRIPT if is_live else SCRIPT) | {key: int(value) for key, value in words.items()}
         if refusal := REFUSALS.get(script["refuse"]):
             raise refusal
+        if len(self.running) >= script.get("room", 0) > 0:
+            raise REFUSALS[1]
         self.starts += 1
         self.running[stream_id] = threading.Event()
         thread = threading.Thread(target=self.speak, args=(script, stream_id, sender, is_live), daemon=True)
