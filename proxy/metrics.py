@@ -1,15 +1,21 @@
-"""What the proxy counts, for Prometheus. The engine's own numbers are on Triton's /metrics."""
+"""What the proxy counts, for Prometheus; docs/metrics.md explains it. The engine's numbers are on Triton's /metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from proxy.playback import Playback
 from proxy.pool import Server
 
 FIRST_AUDIO_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
+FACTOR_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 5)
+
+# Of each series a second one with the time of its start, which nobody asked for.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -36,6 +42,24 @@ class Metrics:
             buckets=FIRST_AUDIO_BUCKETS_S,
             registry=registry,
         )
+        self.real_time = Histogram(
+            "qwen3_tts_proxy_real_time_factor",
+            "From a request's arrival to the arrival of its last sound, by the sound's length; live text doesn't count",
+            buckets=FACTOR_BUCKETS,
+            registry=registry,
+        )
+        self.underruns = Counter(
+            "qwen3_tts_proxy_underruns",
+            "How often a listener without a buffer ran out of sound in the middle of an utterance",
+            ["text"],
+            registry=registry,
+        )
+        self.silence = Counter(
+            "qwen3_tts_proxy_underrun_seconds", "How long those silences were", ["text"], registry=registry
+        )
+        for text in ("whole", "live"):
+            self.underruns.labels(text)
+            self.silence.labels(text)
         self.open_sockets = Gauge("qwen3_tts_proxy_open_sockets", "WebSocket clients connected", registry=registry)
         self.audio = Counter("qwen3_tts_proxy_audio_seconds", "Sound sent", registry=registry)
 
@@ -53,6 +77,13 @@ class Metrics:
         for server in servers:
             ready.labels(server.client.url).set_function(partial(_is_ready, server))
             streams.labels(server.client.url).set_function(partial(_load, server))
+
+    def ended(self, outcome: str, audio_s: float, playback: Playback, text: Literal["whole", "live"]) -> None:
+        """Count an utterance that is over, and how it was heard."""
+        self.utterances.labels(outcome).inc()
+        self.audio.inc(audio_s)
+        self.underruns.labels(text).inc(playback.underruns)
+        self.silence.labels(text).inc(playback.silent_s)
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

@@ -22,6 +22,7 @@ from proxy.served import check_model
 from proxy.service import Here, Service, require_key
 from proxy.settings import Settings
 from proxy.speaking import Speaking
+from proxy.utterance import PATH
 from proxy.websocket import speak_live
 
 OWNER = "qwen3-tts-triton"
@@ -82,7 +83,7 @@ async def speak_batch(request: Request, service: Here) -> Response:
     return BatchResponse(items, start, request.state.request_id, request.state.account, as_zip=as_zip)
 
 
-@open_routes.websocket("/v1/audio/speech/ws")
+@open_routes.websocket(PATH)
 async def speak_text_as_it_is_written(websocket: WebSocket, service: Here) -> None:
     """Live text in, speech out; see docs/websocket.md. It looks at the key itself: browsers have another place."""
     await speak_live(websocket, service)

@@ -17,6 +17,7 @@ from engine_lib.wire import FinishReason
 from proxy.audio import Audio
 from proxy.logs import Account
 from proxy.pieces import speak_pieces
+from proxy.playback import Playback
 from proxy.schemas import SpeechRequest
 from proxy.service import Service
 from proxy.settings import Settings
@@ -50,6 +51,7 @@ class Speaking:
         self._arrived = arrived  # time.monotonic() of the request
         self._account = account
         self._last: Chunk | None = None
+        self._playback = Playback()
         account.update(voice=speech.voice, format=speech.response_format, characters=len(speech.input))
         if service.settings.log_text:
             account["text"] = speech.input
@@ -65,8 +67,7 @@ class Speaking:
                 self.outcome = error.code
                 raise
             finally:
-                metrics.utterances.labels(self.outcome).inc()
-                metrics.audio.inc(self.audio.seconds)
+                metrics.ended(self.outcome, self.audio.seconds, self._playback, "whole")
                 self._account.update(
                     frames=self._last.usage.frames if self._last else 0,
                     audio_s=round(self.audio.seconds, 3),
@@ -81,6 +82,7 @@ class Speaking:
             self._service.pool, pieces, speech, self.request_id, settings.first_chunk_timeout_s
         ) as chunks:
             async for chunk in chunks:
+                self._playback.hear(chunk.arrived, chunk.seconds / speech.speed)
                 if data := await self._compute(self.audio.feed, chunk.pcm):
                     yield data
                 self._last = chunk
@@ -90,6 +92,9 @@ class Speaking:
                 raise GenerationFailed("The speech engine made no sound of this input.")
             if data := await self._compute(self.audio.finish):
                 yield data
+            if self._playback.last is not None:
+                taken_s = self._playback.last - self._arrived
+                self._service.metrics.real_time.observe(taken_s / self.audio.seconds)
 
     @property
     def finished(self) -> Chunk:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import struct
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,12 @@ class Chunk:
     last: bool
     finish_reason: wire.FinishReason | None  # of the last chunk only
     usage: Usage
+    arrived: float  # time.monotonic(), however late the caller takes it
+
+    @property
+    def seconds(self) -> float:
+        """How long it sounds."""
+        return len(self.pcm) / wire.SAMPLE_RATE
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,7 @@ class Stream:
             last=bool(outputs.numbers(wire.LAST, "BOOL")[0]),
             finish_reason=wire.FinishReason(reason) if reason else None,
             usage=Usage(int(text_tokens), int(frames)),
+            arrived=time.monotonic(),
         )
 
     def _check(self, chunk: Chunk) -> None:

@@ -21,6 +21,8 @@ from engine_lib.errors import GenerationFailed, InvalidRequest, ServiceError
 from engine_lib.wire import FinishReason, is_visible, text_problem
 from proxy.audio import Audio
 from proxy.errors import Backpressure, envelope
+from proxy.logs import Account
+from proxy.playback import Playback
 from proxy.pool import Server
 from proxy.schemas import LiveRequest
 from proxy.service import Service
@@ -29,6 +31,7 @@ from proxy.stream import Chunk, LiveStream, Taken
 log = logging.getLogger(__name__)
 
 MAX_SOUND_BYTES = 256 << 10  # in one message; some clients take 1 MiB at most
+PATH = "/v1/audio/speech/ws"
 APPEND, END = "input_text.append", "input_text.end"
 
 
@@ -88,7 +91,12 @@ class Utterance:
         self._kinds: list[str] = []  # of the input events, by sequence number
         self._characters = 0
         self._speakable = False
+        self._frames = 0
+        self._opened = time.monotonic()
         self._first_text: float | None = None  # time.monotonic()
+        self._playback = Playback()
+        self._account: Account = {"id": self.id, "voice": request.voice, "format": "pcm"}
+        self._text: list[str] | None = [] if service.settings.log_text else None
         self._told_start = False
         self._resources = contextlib.AsyncExitStack()
         self._stream: LiveStream | None = None
@@ -110,8 +118,16 @@ class Utterance:
             self._speaking.cancel()
             await asyncio.wait({self._speaking})
         await self._resources.aclose()
-        self._metrics.utterances.labels(outcome).inc()
-        self._metrics.audio.inc(self._audio.seconds)
+        self._metrics.ended(outcome, self._audio.seconds, self._playback, "live")
+        self._account.update(
+            characters=self._characters,
+            frames=self._frames,
+            audio_s=round(self._audio.seconds, 3),
+            finish=outcome,
+            seconds=round(time.monotonic() - self._opened, 3),
+            text=None if self._text is None else "".join(self._text),
+        )
+        log_utterance(self._account)
 
     @property
     def refused(self) -> bool:
@@ -138,6 +154,8 @@ class Utterance:
         if problem := text_problem(text):
             raise InvalidRequest(f"'text' {problem}.", param="text", code="invalid_text")
         self._speakable = self._speakable or is_visible(text)
+        if self._text is not None:
+            self._text.append(text)
         self._first_text = self._first_text or time.monotonic()
         self._begun.append(text)
 
@@ -158,6 +176,8 @@ class Utterance:
         reason: FinishReason | None = None
         async for event in stream.events():
             if isinstance(event, Chunk):
+                self._frames = event.usage.frames
+                self._playback.hear(event.arrived, event.seconds / self._request.speed)
                 await self._send(await self._compute(self._audio.feed, event.pcm))
                 reason = event.finish_reason
             else:
@@ -190,7 +210,9 @@ class Utterance:
             return
         await self._tell_start()  # sound and acknowledgements come two ways
         if self.sound_messages == 0 and self._first_text is not None:
-            self._metrics.first_audio.observe(time.monotonic() - self._first_text)
+            seconds = time.monotonic() - self._first_text
+            self._metrics.first_audio.observe(seconds)
+            self._account["first_audio_s"] = round(seconds, 3)
         for start in range(0, len(data), MAX_SOUND_BYTES):
             await self._socket.sound(data[start : start + MAX_SOUND_BYTES])
             self.sound_messages += 1
@@ -198,6 +220,11 @@ class Utterance:
     async def _compute(self, work: Callable[..., bytes], *parts: Any) -> bytes:
         """Reshape beside the event loop, unless it is only a copy."""
         return work(*parts) if self._audio.cheap else await asyncio.to_thread(work, *parts)
+
+
+def log_utterance(account: Account) -> None:
+    """The line of an utterance in the log, as HTTP requests have one."""
+    log.info(PATH, extra={"fields": account})
 
 
 def describe_sound(sample_rate: int) -> dict[str, Any]:

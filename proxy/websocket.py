@@ -24,7 +24,7 @@ from proxy.schemas import parse_live
 from proxy.served import check_model, check_speaker
 from proxy.service import Service, bearer, is_key
 from proxy.settings import Settings
-from proxy.utterance import Socket, Utterance, describe_sound
+from proxy.utterance import Socket, Utterance, describe_sound, log_utterance
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +166,9 @@ class Session:
             server = self._service.pool.pick()
             check_model(request.model, server.description)
             check_speaker(request, server.description)
-        except (InvalidRequest, NotFound) as error:
-            if self._one_utterance:
+        except ServiceError as error:
+            log_utterance({"finish": error.code})  # as one that is over before it began
+            if self._one_utterance or not isinstance(error, InvalidRequest | NotFound):
                 raise
             self._state = State.LATE
             await self._socket.tell_error(error, None)

@@ -207,6 +207,7 @@ class Engine:
 
     def _start(self, stream_id: str, deliver: Deliver, take_in: Callable[[], None]) -> None:
         if self._cancelled_early.discard(stream_id):
+            self.metrics.finished[FinishReason.CANCELLED] += 1
             deliver(Chunk.ending(stream_id, FinishReason.CANCELLED))
         elif self._scheduler.find(stream_id) or stream_id in self._live:
             deliver(InvalidRequest("A stream of this STREAM_ID is speaking already.", param="STREAM_ID"))
@@ -244,6 +245,7 @@ class Engine:
             self._deliver(stream, self._clock())
         elif utterance := self._live.remove(stream_id):
             self._ended.add(stream_id)
+            self.metrics.finished[reason] += 1
             utterance.deliver(Chunk.ending(stream_id, reason))
         else:
             return False

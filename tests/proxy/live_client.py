@@ -56,9 +56,9 @@ class LiveClient:
     async def cancel(self) -> None:
         await self.send("response.cancel")
 
-    async def say(self, text: str, script: str = "") -> dict[str, Any]:
+    async def say(self, text: str, script: str = "", **fields: Any) -> dict[str, Any]:
         """Speak a text in one piece; its response.done."""
-        await self.start(script)
+        await self.start(script, **fields)
         await self.append(text)
         await self.end()
         return await self.until("response.done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -11,6 +12,8 @@ import httpx
 import pytest
 
 from proxy.logs import JsonFormatter, TextFormatter
+from proxy.utterance import PATH
+from tests.proxy.live_client import live
 from tests.proxy.test_speech import asking
 from tests.serving import Serving, wait_for
 
@@ -74,6 +77,38 @@ def test_no_text_is_in_the_log(scripted: Serving, speak: Speak) -> None:
         answer = speak(**{"script": "xyzzy", **fields})
         lines_of(scripted, answer.headers["x-request-id"])
     assert "xyzzy" not in scripted.output.replace("voice=nobody-xyzzy", "")
+
+
+def live_lines(server: Serving) -> list[str]:
+    """The log's lines of live utterances."""
+    return [line for line in server.output.splitlines() if f"INFO {PATH}" in line]
+
+
+async def test_each_live_utterance_has_one_line_with_its_numbers_and_without_its_text(scripted: Serving) -> None:
+    before = len(live_lines(scripted))
+    async with live(scripted.url) as client:
+        done = await client.say("plugh plugh plover", voice="ryan")
+        await client.start("stall=1")
+        await client.append("plugh plugh ")
+        await client.until_sound()
+        await client.cancel()
+        await client.until("response.done")
+        await client.start(voice="nobody")
+        assert (await client.next())["error"]["code"] == "invalid_value"
+    await asyncio.to_thread(wait_for, lambda: len(live_lines(scripted)) == before + 3, 10)
+    spoken, cancelled, refused = (
+        dict(pair.split("=") for pair in line.split() if "=" in pair) for line in live_lines(scripted)[before:]
+    )
+    assert spoken.keys() == {
+        "id", "voice", "format", "characters", "frames", "first_audio_s", "audio_s", "finish", "seconds"
+    }  # fmt: skip
+    assert spoken["id"] == done["request_id"]
+    assert (spoken["voice"], spoken["format"], spoken["characters"]) == ("ryan", "pcm", "18")
+    assert (spoken["audio_s"], spoken["finish"]) == ("0.24", "stop")
+    assert 0 < float(spoken["first_audio_s"]) <= float(spoken["seconds"])
+    assert cancelled["finish"] == "cancelled"
+    assert refused == {"finish": "invalid_value"}
+    assert "plugh" not in scripted.output
 
 
 def record(message: str, **fields: object) -> logging.LogRecord:

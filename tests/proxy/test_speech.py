@@ -336,3 +336,28 @@ def test_metrics_count_requests_utterances_and_first_audio(speak: Speak, count: 
     speak(input="")
     wait_for(lambda: count("qwen3_tts_proxy_active_streams") == 0, 10)
     assert [count(line) - value for line, value in zip(lines, before, strict=True)] == pytest.approx([1, 1, 1, 1, 0.8])
+
+
+def test_metrics_tell_how_fast_it_is_and_where_a_listener_hears_nothing(
+    speak: Speak, count: Callable[[str], float]
+) -> None:
+    lines = [
+        "qwen3_tts_proxy_real_time_factor_count",
+        "qwen3_tts_proxy_real_time_factor_sum",
+        'qwen3_tts_proxy_underruns_total{text="whole"}',
+        'qwen3_tts_proxy_underrun_seconds_total{text="whole"}',
+    ]
+
+    def growth(script: str) -> list[float]:
+        before = [count(line) for line in lines]
+        speak(script)
+        wait_for(lambda: count(lines[0]) == before[0] + 1, 10)
+        return [count(line) - value for line, value in zip(lines, before, strict=True)]
+
+    _, factor, gaps, silent_s = growth("frames=50 chunk=50")
+    assert factor > 0
+    assert (gaps, silent_s) == (0, 0)
+    _, factor, gaps, silent_s = growth("frames=5 pace_ms=240")  # three times as slow as it plays
+    assert factor >= 3
+    assert gaps == 4
+    assert silent_s >= 4 * 0.1
