@@ -91,8 +91,21 @@ CODES: dict[str, type[ServiceError]] = {
 _WIRE = re.compile(r"(?:in ensemble '[^']*', )?(?P<message>.*) \[(?P<code>\w+)(?:: (?P<param>\w+))?\]\s*\Z", re.DOTALL)
 
 
+_UNLOADED = re.compile(r"Request for unknown model: '(?P<model>\w+)'")
+
+
+def not_loaded(model: str) -> NotReady:
+    """A model was unloaded, or is still being loaded."""
+    return NotReady(f"The model '{model}' isn't loaded.")
+
+
 def from_wire(text: str) -> ServiceError:
-    """The error that `to_wire` wrote; any other text of Triton's becomes GenerationFailed without that text."""
+    """The error that `to_wire` wrote, or NotReady for a model that Triton hasn't loaded.
+
+    Any other text of Triton's becomes GenerationFailed without that text.
+    """
+    if unloaded := _UNLOADED.search(text):
+        return not_loaded(unloaded["model"])
     match = _WIRE.match(text)
     if match is None or match["code"] not in CODES:
         return GenerationFailed("The speech engine failed on this request.")

@@ -18,10 +18,10 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from engine_lib import wire
-from engine_lib.errors import GenerationFailed, NotReady, ServiceError, from_wire
+from engine_lib.errors import GenerationFailed, NotReady, ServiceError, from_wire, not_loaded
 from proxy import tensors
 from proxy.stream import Chunk, Limits, LiveStream, Stream
 
@@ -130,10 +130,23 @@ class TritonClient:
             wire.USAGE: np.zeros(2, np.int32),
             wire.PRIMER: np.zeros((0, wire.CODEBOOKS), np.int32),
         }
-        description, _ = await asyncio.gather(self.describe(), self._ask(wire.CODEC, nothing))
+        description, _, _ = await asyncio.gather(
+            self.describe(), self._ask(wire.CODEC, nothing), self._check_ensemble()
+        )
         if description.embedding_size:
             await self._ask(wire.VOICE, {wire.AUDIO: np.zeros(0, np.float32)})
         return description
+
+    async def _check_ensemble(self) -> None:
+        """Raise NotReady unless `tts` is loaded. It has no process that could be dead, so Triton's word counts."""
+        try:
+            answer = await self._stub.ModelReady(
+                service_pb2.ModelReadyRequest(name=wire.TTS), timeout=self._limits.heartbeat_s
+            )
+        except grpc.aio.AioRpcError as error:
+            raise NotReady("Triton can't be reached.") from error
+        if not answer.ready:
+            raise not_loaded(wire.TTS)
 
     async def close(self) -> None:
         """Let streams that are being left finish that, and close the connection."""
@@ -161,7 +174,7 @@ class TritonClient:
         except NotReady:
             raise
         except ServiceError:
-            raise NotReady(f"The {model} isn't loaded.") from None
+            raise not_loaded(model) from None
 
     async def _request(self, model: str, inputs: Mapping[str, tensors.Value], limit_s: float) -> tensors.Outputs:
         """The one response to a request. Raises what the model answered, or NotReady when it didn't."""
