@@ -92,18 +92,18 @@ def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what
         assert killed.regions() == []
 
 
-def test_after_sigterm_a_running_response_finishes_and_a_new_one_is_refused(server: Serving) -> None:
+def test_case_53_after_sigterm_five_running_responses_finish_and_a_new_one_is_refused(server: Serving) -> None:
     frames = 40
-    with speech(server, frames) as response:
-        received = response.iter_raw()
-        size = len(next(received))
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(speech(server, frames)).iter_raw() for _ in range(5)]
+        sizes = [len(next(received)) for received in running]
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not is_ready(server), STOP_LIMIT_S)
         refused = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."})
-        size += sum(map(len, received))
+        totals = [size + sum(map(len, received)) for size, received in zip(sizes, running, strict=True)]
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "not_ready"
-    assert size == frames * SAMPLES_PER_FRAME * 2
+    assert totals == [frames * SAMPLES_PER_FRAME * 2] * 5
     assert server.wait() == 0
 
 
