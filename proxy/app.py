@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from proxy import errors
+from proxy import errors, voice_routes
+from proxy.cloning import Cloning
 from proxy.metrics import Metrics
 from proxy.middleware import RequestMiddleware
 from proxy.pool import Pool
@@ -29,7 +30,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pool = Pool(settings)  # its connections belong to the running event loop
         metrics.watch(pool.servers)
-        app.state.service = Service(settings, pool, metrics, asyncio.Event())
+        app.state.service = Service(settings, pool, metrics, Cloning(settings, pool), asyncio.Event())
         async with pool.watched():
             yield
 
@@ -40,11 +41,13 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
             expose_headers=EXPOSED_HEADERS,
         )
     app.include_router(open_routes)
     app.include_router(routes)
+    app.include_router(voice_routes.open_routes)
+    app.include_router(voice_routes.routes)
     app.include_router(website)
     return app

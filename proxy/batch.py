@@ -11,7 +11,7 @@ import base64
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ MAX_ITEMS = 32
 AT_ONCE = 8  # items of one batch in the engine; the others leave it to other clients
 ALIASES = (("voice", "speaker"), ("instructions", "instruct"))  # an item's name for a field beats a default's other one
 
-Start = Callable[[SpeechRequest, str, Account], Speaking]  # speech, stream id, where it is accounted
+Start = Callable[[SpeechRequest, str, Account], Awaitable[Speaking]]  # speech, stream id, where it is accounted
 
 
 class BatchRequest(BaseModel):
@@ -132,7 +132,7 @@ class BatchResponse(Response):
         account: Account = {}
         async with self._free:
             try:
-                speaking = self._start(item, f"{self._request_id}-item-{index}", account)
+                speaking = await self._start(item, f"{self._request_id}-item-{index}", account)
                 with speaking.accounted():
                     sound = b"".join([data async for data in speaking.sound()])
                     last = speaking.finished

@@ -17,7 +17,7 @@ from proxy.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-LOGGED = ("/v1/audio/speech", "/v1/audio/speech/batch")  # the routes whose requests get a line each
+LOGGED = ("/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/voices")  # the routes whose requests get a line each
 
 
 class RequestMiddleware:
@@ -61,6 +61,6 @@ class RequestMiddleware:
             path = route.path if route else "unmatched"
             answered = "left" if status is None else str(status)
             self._metrics.requests.labels(path, answered).inc()
-            if path in LOGGED:
+            if path in LOGGED and scope["method"] == "POST":
                 seconds = round(time.monotonic() - arrived, 3)
                 log.info("%s", path, extra={"fields": {**account, "status": answered, "seconds": seconds}})

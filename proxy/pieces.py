@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from engine_lib.errors import GenerationFailed, Overloaded
-from engine_lib.wire import FinishReason, StreamOptions
+from engine_lib.wire import FinishReason, StreamOptions, Voice
 from proxy.pool import Pool
 from proxy.stream import Chunk, Usage
 
@@ -37,7 +37,12 @@ def seed_of_piece(seed: int, number: int) -> int:
 
 @contextlib.asynccontextmanager
 async def speak_pieces(
-    pool: Pool, pieces: Sequence[str], options: StreamOptions, stream_id: str, queue_limit_s: float
+    pool: Pool,
+    pieces: Sequence[str],
+    options: StreamOptions,
+    stream_id: str,
+    queue_limit_s: float,
+    voice: Voice | None = None,
 ) -> AsyncIterator[AsyncIterator[Chunk]]:
     """The chunks of all `pieces`, as those of one utterance; leaving early ends what runs.
 
@@ -45,10 +50,10 @@ async def speak_pieces(
     `queue_limit_s` when the engine's queue is full. Entering and iterating raise what Pool.speech raises.
     """
     if len(pieces) == 1:
-        async with pool.speech(pieces[0], options, stream_id) as chunks:
+        async with pool.speech(pieces[0], options, stream_id, voice) as chunks:
             yield chunks
         return
-    speaker = _Speaker(pool, pieces, options, stream_id, queue_limit_s)
+    speaker = _Speaker(pool, pieces, options, stream_id, queue_limit_s, voice)
     running = asyncio.create_task(speaker.run())
     try:
         yield speaker.chunks()
@@ -61,7 +66,13 @@ class _Speaker:
     """The pieces of one text."""
 
     def __init__(
-        self, pool: Pool, pieces: Sequence[str], options: StreamOptions, stream_id: str, queue_limit_s: float
+        self,
+        pool: Pool,
+        pieces: Sequence[str],
+        options: StreamOptions,
+        stream_id: str,
+        queue_limit_s: float,
+        voice: Voice | None,
     ) -> None:
         if options.seed is None:
             raise ValueError("the pieces' seeds follow from the request's")
@@ -70,6 +81,7 @@ class _Speaker:
         self._options = options
         self._seed = options.seed
         self._stream_id = stream_id
+        self._voice = voice
         self._queue_limit_s = queue_limit_s
         self._arrived: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue()
         self._room = asyncio.Semaphore(1)  # a piece may begin
@@ -119,7 +131,7 @@ class _Speaker:
     async def _try(self, number: int) -> None:
         options = self._options.model_copy(update={"seed": seed_of_piece(self._seed, number)})
         stream_id = f"{self._stream_id}-{number}" if number else self._stream_id
-        async with self._pool.speech(self._pieces[number], options, stream_id) as chunks:
+        async with self._pool.speech(self._pieces[number], options, stream_id, self._voice) as chunks:
             async for chunk in chunks:
                 if chunk.finish_reason is FinishReason.CANCELLED:
                     raise GenerationFailed("The stream was ended by someone else.")

@@ -212,6 +212,11 @@ class Pool:
                 return
 
     @property
+    def clones(self) -> bool:
+        """Whether a ready server speaks in cloned voices."""
+        return any(server.ready and server.description.embedding_size for server in self.servers)
+
+    @property
     def alive(self) -> bool:
         """False once every server answered and stopped answering."""
         return not all(server.lost for server in self.servers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from typing import Any
@@ -14,15 +13,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from engine_lib.errors import NotReady
 from engine_lib.wire import MAX_SEED, Description
 from proxy.batch import BatchRequest, BatchResponse, parse_batch
-from proxy.errors import BodyTooLarge, BodyTooSlow, UnsupportedBody
+from proxy.bodies import read_json_body
 from proxy.logs import Account
 from proxy.responses import SpeechResponse
 from proxy.schemas import SpeechRequest, parse_speech
 from proxy.served import check_model
-from proxy.service import Here, Service, require_key
-from proxy.settings import Settings
+from proxy.service import Here, Service, owner_of, require_key
 from proxy.speaking import Speaking
 from proxy.utterance import PATH
+from proxy.voice_routes import listed
 from proxy.websocket import speak_live
 
 OWNER = "qwen3-tts-triton"
@@ -49,10 +48,10 @@ routes = APIRouter(dependencies=[Depends(require_key)])
 async def speak(request: Request, service: Here) -> Response:
     """Text in, speech out, while it is made."""
     arrived = time.monotonic()
-    body = await read_json_body(request, service.settings)
+    body = await read_json_body(request, most_bytes(service), service.settings.body_timeout_s)
     speech = parse_speech(body, service.settings.max_input_chars)
-    state = request.state
-    speaking = begin(service, speech, state.request_id, state.account, arrived, whole=not speech.stream)
+    state, owner = request.state, owner_of(request, service.settings)
+    speaking = await begin(service, speech, state.request_id, state.account, arrived, owner, whole=not speech.stream)
     return SpeechResponse(speaking, stream=speech.stream, as_events=speech.stream_format == "sse")
 
 
@@ -73,11 +72,13 @@ async def speak(request: Request, service: Here) -> Response:
 async def speak_batch(request: Request, service: Here) -> Response:
     """Up to 32 texts in, and for each its speech or its error; `Accept: application/zip` asks for files."""
     arrived = time.monotonic()
-    body = await read_json_body(request, service.settings)
+    body = await read_json_body(request, most_bytes(service), service.settings.body_timeout_s)
     items = parse_batch(body, service.settings.max_input_chars)
 
-    def start(speech: SpeechRequest, request_id: str, account: Account) -> Speaking:
-        return begin(service, speech, request_id, account, arrived, whole=True)
+    owner = owner_of(request, service.settings)
+
+    async def start(speech: SpeechRequest, request_id: str, account: Account) -> Speaking:
+        return await begin(service, speech, request_id, account, arrived, owner, whole=True)
 
     as_zip = "application/zip" in request.headers.get("accept", "").lower()
     return BatchResponse(items, start, request.state.request_id, request.state.account, as_zip=as_zip)
@@ -96,11 +97,12 @@ async def models(service: Here) -> dict[str, Any]:
 
 
 @routes.get("/v1/models/{name:path}", summary="One model, with its voices")
-async def model(name: str, service: Here) -> dict[str, Any]:
+async def model(name: str, request: Request, service: Here) -> dict[str, Any]:
     """The served model, under any of its names."""
     description = service.pool.description
     check_model(name, description)
-    return {**describe_model(description), "voices": description.speakers}
+    added = service.cloning.visible(owner_of(request, service.settings))
+    return {**describe_model(description), "voices": [*description.speakers, *map(listed, added)]}
 
 
 @routes.get("/v1/audio/models", summary="What is served, as some clients ask for it")
@@ -108,12 +110,6 @@ async def audio_models(service: Here) -> dict[str, Any]:
     """The list of /v1/models, and again under `models`."""
     entry = describe_model(service.pool.description)
     return {"object": "list", "data": [entry], "models": [{"id": entry["id"]}]}
-
-
-@open_routes.get("/v1/audio/voices", summary="Who can speak")
-async def voices(service: Here) -> dict[str, Any]:
-    """The speakers of the served model."""
-    return {"voices": service.pool.description.speakers}
 
 
 @open_routes.head("/health", include_in_schema=False)
@@ -142,31 +138,28 @@ async def metrics(service: Here) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-def begin(
-    service: Service, speech: SpeechRequest, request_id: str, account: Account, arrived: float, *, whole: bool
+async def begin(
+    service: Service,
+    speech: SpeechRequest,
+    request_id: str,
+    account: Account,
+    arrived: float,
+    owner: str,
+    *,
+    whole: bool,
 ) -> Speaking:
-    """Check what it names, and choose the seed where none was given. Raises NotReady or NotFound."""
+    """Check what it names, find its voice, and choose the seed where none was given. Raises ServiceError."""
     check_model(speech.model, service.pool.description)
+    voice = await service.cloning.voice_for(speech, owner)
     if speech.seed is None:
         speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
-    return Speaking(speech, request_id, service, arrived, account, whole=whole)
+    return Speaking(speech, request_id, service, arrived, account, voice, whole=whole)
 
 
-async def read_json_body(request: Request, settings: Settings) -> bytes:
-    """The body, within the settings' size and time. Raises UnsupportedBody, BodyTooLarge or BodyTooSlow."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedBody("The body must be JSON, with 'Content-Type: application/json'.")
-    body, limit, limit_s = bytearray(), settings.max_body_bytes, settings.body_timeout_s
-    try:
-        async with asyncio.timeout(limit_s):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > limit:
-                    raise BodyTooLarge(f"The body is over the limit of {limit} bytes.")
-    except TimeoutError:
-        raise BodyTooSlow(f"The body took longer than {limit_s:g} s.") from None
-    return bytes(body)
+def most_bytes(service: Service) -> int:
+    """How large a body to speak may be: where voices are cloned, it may bring a sample in base64."""
+    settings = service.settings
+    return settings.max_body_bytes + (settings.max_sample_bytes * 4 // 3 if service.pool.clones else 0)
 
 
 def describe_model(description: Description) -> dict[str, Any]:

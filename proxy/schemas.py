@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from engine_lib.errors import InvalidRequest
-from engine_lib.wire import StreamOptions, check_text, invalid_field
+from engine_lib.wire import MAX_REF_CHARACTERS, StreamOptions, check_text, invalid_field
 
 Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -21,6 +21,10 @@ class _Request(StreamOptions):
     speed: float = Field(1.0, ge=0.25, le=4, description="The pitch stays.")
     sample_rate: Literal[8000, 16000, 22050, 24000, 44100, 48000] = Field(
         24_000, description="Hz. Opus is always 48,000."
+    )
+
+    speaker_embedding: list[float] | None = Field(
+        None, min_length=1, max_length=16_384, description="Speak in this x-vector, where voices are cloned."
     )
 
     @field_validator("response_format", mode="before", check_fields=False)
@@ -41,12 +45,25 @@ class SpeechRequest(_Request):
     input: str = Field(description="What to say.")
     response_format: Format = "mp3"
     stream_format: Literal["audio", "sse"] = "audio"
+    ref_audio: str | None = Field(
+        None,
+        min_length=1,
+        description="Speak in the voice of this sample of 1 to 30 s: a data URL, or base64, of any kind of sound file.",
+    )
+    ref_text: str | None = Field(
+        None, max_length=MAX_REF_CHARACTERS, description="What is said in the sample, word for word."
+    )
     stream: bool = Field(True, description="False: the whole body at once, with Content-Length.")
 
     @field_validator("input")
     @classmethod
     def _speakable(cls, value: str) -> str:
         return check_text(value)
+
+    @field_validator("ref_text")
+    @classmethod
+    def _says_something(cls, value: str | None) -> str | None:
+        return None if value is None or not value.strip() else check_text(value, param="ref_text").strip()
 
 
 def parse_live(event: Mapping[str, Any]) -> LiveRequest:
@@ -85,4 +102,8 @@ def parse_speech_fields(fields: Mapping[str, Any], max_input_chars: int) -> Spee
             param="input",
             code="input_too_large",
         )
+    if request.ref_audio is not None and request.speaker_embedding is not None:
+        raise InvalidRequest("'speaker_embedding' and 'ref_audio' exclude each other.", param="speaker_embedding")
+    if request.ref_text is not None and request.ref_audio is None:
+        raise InvalidRequest("'ref_text' belongs to 'ref_audio'.", param="ref_text")
     return request

@@ -18,10 +18,10 @@ def check_model(name: str | None, served: Description) -> None:
 
 
 def check_speaker(options: StreamOptions, served: Description) -> None:
-    """Raise InvalidRequest for a voice or language that the engine will refuse."""
+    """Raise InvalidRequest for a voice or language that the engine will refuse. Cloned voices are cloning.py's."""
     speakers = [speaker["id"] for speaker in served.speakers]
     known = {folded(name) for name in (*speakers, *served.voice_aliases)}
-    if options.voice is not None and folded(options.voice) not in known:
+    if not served.embedding_size and options.voice is not None and folded(options.voice) not in known:
         raise unknown_voice(speakers)
     if options.language is not None and options.language.strip().lower() not in {"auto", *served.languages}:
         raise unknown_language(served.languages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -10,6 +11,7 @@ from typing import Annotated, cast
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from proxy.cloning import Cloning
 from proxy.errors import Unauthorized
 from proxy.metrics import Metrics
 from proxy.pool import Pool
@@ -23,6 +25,7 @@ class Service:
     settings: Settings
     pool: Pool
     metrics: Metrics
+    cloning: Cloning
     draining: asyncio.Event  # set once only what has begun is finished
 
 
@@ -47,4 +50,15 @@ def bearer(connection: HTTPConnection) -> str:
 
 def is_key(given: str, settings: Settings) -> bool:
     """Whether `given` lets a client in."""
-    return settings.api_key is None or hmac.compare_digest(given.encode(), settings.api_key.encode())
+    matches = [hmac.compare_digest(given.encode(), key.encode()) for key in settings.keys]  # all, so that none is told
+    return not settings.keys or any(matches)
+
+
+def owner_of(connection: HTTPConnection, settings: Settings) -> str:
+    """Who a request comes from, as kept voices name it; see `owner_of_key`."""
+    return owner_of_key(bearer(connection), settings)
+
+
+def owner_of_key(key: str, settings: Settings) -> str:
+    """A name for whoever has `key`, that doesn't give it away; empty where no key is asked for."""
+    return hashlib.sha256(b"voices of " + key.encode()).hexdigest() if settings.keys else ""

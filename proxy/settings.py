@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from engine_lib.errors import ConfigurationError
 from engine_lib.profile import boolean
 from engine_lib.wire import MAX_CHARACTERS
 from proxy.logs import FORMATTERS
+
+
+def default_voice_dir() -> Path:
+    """The user's folder for data that programs keep."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "qwen3-tts-triton" / "voices"
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,8 @@ class Settings:
 
     triton_urls: tuple[str, ...] = ("127.0.0.1:8001",)  # HOST:PORT of each server's gRPC
     api_key: str | None = None  # None: open to everyone
+    api_keys: tuple[str, ...] = ()  # more of them, each with voices of its own
+    private_voices: bool = True  # with several keys: a voice is for the key that added it alone
     cors_origins: tuple[str, ...] = ()  # browser origins beside our own host; * is all
     max_input_chars: int = 4096
     max_body_bytes: int = 1 << 20
@@ -35,12 +43,16 @@ class Settings:
     split_texts: bool = True  # speak long texts of HTTP in pieces
     split_chars: int = 600  # a text above it is long
     split_wide_chars: int = 200  # the same for Chinese, Japanese and Korean
+    voice_dir: Path = field(default_factory=default_voice_dir)  # where added voices are kept
+    max_voices: int = 500  # added voices, of each key where they are private
+    max_sample_bytes: int = 10 << 20  # of a voice's sample
+    ref_audio_hosts: tuple[str, ...] = ()  # from which samples are fetched; none: a request must bring its own
     log_format: str = "text"  # of logs.FORMATTERS
     log_text: bool = False  # whether what is spoken may stand in the log
 
     def __post_init__(self) -> None:
         _require(len(self.triton_urls) > 0, "triton_urls", "must name at least one server")
-        _require(self.api_key is None or self.api_key.isascii(), "api_key", "must be ASCII: a header carries it")
+        _require(all(key.isascii() for key in self.keys), "api_key", "must be ASCII: a header carries it")
         for name, value in (
             ("max_input_chars", self.max_input_chars),
             ("max_body_bytes", self.max_body_bytes),
@@ -56,9 +68,16 @@ class Settings:
             ("max_live_chars", self.max_live_chars),
             ("split_chars", self.split_chars),
             ("split_wide_chars", self.split_wide_chars),
+            ("max_voices", self.max_voices),
+            ("max_sample_bytes", self.max_sample_bytes),
         ):
             _require(0 < value < math.inf, name, "must be a number above 0")
         _require(self.log_format in FORMATTERS, "log_format", f"must be one of {', '.join(FORMATTERS)}")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that lets a client in; none: everyone may come."""
+        return (*([self.api_key] if self.api_key is not None else []), *self.api_keys)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -67,6 +86,8 @@ class Settings:
         return cls(
             triton_urls=env.names("TRITON_URL") or cls.triton_urls,
             api_key=env.text("API_KEY"),
+            api_keys=env.names("API_KEYS"),
+            private_voices=env.flag("PRIVATE_VOICES", cls.private_voices),
             cors_origins=env.names("CORS_ORIGINS"),
             max_input_chars=env.whole("MAX_INPUT_CHARS", cls.max_input_chars),
             max_body_bytes=env.whole("MAX_BODY_BYTES", cls.max_body_bytes),
@@ -83,6 +104,10 @@ class Settings:
             split_texts=env.flag("SPLIT_TEXTS", cls.split_texts),
             split_chars=env.whole("SPLIT_CHARS", cls.split_chars),
             split_wide_chars=env.whole("SPLIT_WIDE_CHARS", cls.split_wide_chars),
+            voice_dir=Path(env.text("VOICE_DIR") or default_voice_dir()).expanduser(),
+            max_voices=env.whole("MAX_VOICES", cls.max_voices),
+            max_sample_bytes=env.whole("MAX_SAMPLE_BYTES", cls.max_sample_bytes),
+            ref_audio_hosts=env.names("REF_AUDIO_HOSTS"),
             log_format=env.text("LOG_FORMAT") or cls.log_format,
             log_text=env.flag("LOG_TEXT", cls.log_text),
         )

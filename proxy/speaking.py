@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 from engine_lib.errors import GenerationFailed, ServiceError
-from engine_lib.wire import FinishReason
+from engine_lib.wire import FinishReason, Voice
 from proxy.audio import Audio
 from proxy.logs import Account
 from proxy.pieces import speak_pieces
@@ -37,6 +37,7 @@ class Speaking:
         service: Service,
         arrived: float,
         account: Account,
+        voice: Voice | None,
         *,
         whole: bool,
     ) -> None:
@@ -47,6 +48,7 @@ class Speaking:
         self.audio = Audio(speech.response_format, speed=speech.speed, sample_rate=speech.sample_rate, whole=whole)
         self.outcome = "left"  # how it ended; this is what it stays when the client leaves
         self._speech = speech
+        self._voice = voice
         self._service = service
         self._arrived = arrived  # time.monotonic() of the request
         self._account = account
@@ -79,7 +81,7 @@ class Speaking:
         settings, speech = self._service.settings, self._speech
         pieces = pieces_of(speech, settings)
         async with speak_pieces(
-            self._service.pool, pieces, speech, self.request_id, settings.first_chunk_timeout_s
+            self._service.pool, pieces, speech, self.request_id, settings.first_chunk_timeout_s, self._voice
         ) as chunks:
             async for chunk in chunks:
                 self._playback.hear(chunk.arrived, chunk.seconds / speech.speed)

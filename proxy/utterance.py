@@ -18,7 +18,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from engine_lib.errors import GenerationFailed, InvalidRequest, ServiceError
-from engine_lib.wire import FinishReason, is_visible, text_problem
+from engine_lib.wire import FinishReason, Voice, is_visible, text_problem
 from proxy.audio import Audio
 from proxy.errors import Backpressure, envelope
 from proxy.logs import Account
@@ -102,10 +102,10 @@ class Utterance:
         self._stream: LiveStream | None = None
         self._speaking: asyncio.Task[FinishReason] | None = None
 
-    async def open(self, server: Server) -> None:
-        """Begin in the engine. From here on it must be closed."""
+    async def open(self, server: Server, voice: Voice | None) -> None:
+        """Begin in the engine, in a cloned `voice` if there is one. From here on it must be closed."""
         self._resources.enter_context(self._metrics.active_streams.track_inprogress())
-        self._stream = await self._resources.enter_async_context(server.live(self._request, self.id))
+        self._stream = await self._resources.enter_async_context(server.live(self._request, self.id, voice))
 
     def speak(self) -> asyncio.Task[FinishReason]:
         """Send from now on. The task ends when all is sent, or raises what the client is to be told."""

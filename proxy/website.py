@@ -49,7 +49,8 @@ async def choices(service: Here) -> dict[str, Any]:
     return {
         "voices": served.speakers,
         "languages": served.languages,
-        "needs_key": service.settings.api_key is not None,
+        "needs_key": bool(service.settings.keys),
+        "clones": served.embedding_size > 0,
     }
 
 

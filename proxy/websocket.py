@@ -22,7 +22,7 @@ from engine_lib.wire import SAMPLE_RATE, FinishReason
 from proxy.errors import Backpressure
 from proxy.schemas import parse_live
 from proxy.served import check_model, check_speaker
-from proxy.service import Service, bearer, is_key
+from proxy.service import Service, bearer, is_key, owner_of_key
 from proxy.settings import Settings
 from proxy.utterance import Socket, Utterance, describe_sound, log_utterance
 
@@ -47,7 +47,8 @@ async def speak_live(websocket: WebSocket, service: Service) -> None:
     """Serve one client until it or we leave; 403 for one that may not come in."""
     offered: list[str] = websocket.scope["subprotocols"]
     keys = [bearer(websocket), *(name.removeprefix(KEY_PREFIX) for name in offered if name.startswith(KEY_PREFIX))]
-    if not any(is_key(key, service.settings) for key in keys) or not _is_welcome_origin(websocket, service.settings):
+    key = next((key for key in keys if is_key(key, service.settings)), None)
+    if key is None or not _is_welcome_origin(websocket, service.settings):
         await websocket.close()
         return
     # A browser gives up unless one of the subprotocols that it offered is chosen.
@@ -55,7 +56,8 @@ async def speak_live(websocket: WebSocket, service: Service) -> None:
     socket = Socket(websocket, service.settings.send_timeout_s)
     with service.metrics.open_sockets.track_inprogress(), contextlib.suppress(WebSocketDisconnect):
         await websocket.accept(chosen)
-        await Session(socket, service, one_utterance=chosen == PROTOCOL).run()
+        owner = owner_of_key(key, service.settings)
+        await Session(socket, service, owner, one_utterance=chosen == PROTOCOL).run()
 
 
 def _is_welcome_origin(websocket: WebSocket, settings: Settings) -> bool:
@@ -69,9 +71,11 @@ def _is_welcome_origin(websocket: WebSocket, settings: Settings) -> bool:
 class Session:
     """One client's socket, from its acceptance to its end."""
 
-    def __init__(self, socket: Socket, service: Service, *, one_utterance: bool) -> None:
+    def __init__(self, socket: Socket, service: Service, owner: str, *, one_utterance: bool) -> None:
+        """`owner` is whose voices the client may use, see service.owner_of."""
         self._socket = socket
         self._service = service
+        self._owner = owner
         self._one_utterance = one_utterance
         self._state = State.IDLE
         self._utterance: Utterance | None = None
@@ -166,6 +170,7 @@ class Session:
             server = self._service.pool.pick()
             check_model(request.model, server.description)
             check_speaker(request, server.description)
+            voice = await self._service.cloning.voice_for(request, self._owner)
         except ServiceError as error:
             log_utterance({"finish": error.code})  # as one that is over before it began
             if self._one_utterance or not isinstance(error, InvalidRequest | NotFound):
@@ -174,7 +179,7 @@ class Session:
             await self._socket.tell_error(error, None)
             return
         self._utterance = Utterance(request, self._socket, self._service)
-        await self._utterance.open(server)
+        await self._utterance.open(server, voice)
         await self._socket.tell("request.configured")
         self._speaking = self._utterance.speak()
         self._state = State.OPEN

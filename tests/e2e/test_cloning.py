@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
@@ -89,3 +90,27 @@ def test_what_is_no_sample_is_refused_and_the_next_one_is_not(audio: np.ndarray,
 def test_another_model_makes_no_voices(server: Serving) -> None:
     with pytest.raises(InferenceServerException, match="clone"):
         make_voice(server, np.ones(24_000, np.float32), "")
+
+
+def memory(server: Serving) -> int:
+    """Resident bytes of Triton and its models."""
+    processes = [*server.stubs(), psutil.Process(server.pid("triton"))]
+    return sum(process.memory_info().rss for process in processes)
+
+
+def test_case_51_300_different_voices_in_a_row_do_not_grow_memory(base_server: Serving) -> None:
+    """Each is taken from its sample and speaks by a name; the caches are full long before the half."""
+    sample, used = golden("clone_frontend")["ref_audio"], []
+    options = {"max_new_tokens": 2, "ignore_eos": True, "seed": 1}
+    with Session(base_server.triton_grpc) as session:
+        for number in range(300):
+            audio = np.roll(sample, number * 50)[:24_000] * np.float32(1 - number / 1000)
+            session.request("voice", "v", None, tensor("AUDIO", audio), text("REF_TEXT", "Yes."))
+            voice = session.finish()["v"].tensors[0]
+            parts = [tensor(name, voice[name]) for name in ("X_VECTOR", "REF_CODES")]
+            asked = text("OPTIONS", json.dumps({**options, "voice": f"voice {number}"}))
+            session.request("tts", "s", None, *parts, text("REF_TEXT", "Yes."), text("TEXT", "Hi."), asked)
+            assert len(session.finish()["s"].pcm) == 1920
+            if number in (150, 299):
+                used.append(memory(base_server))
+    assert used[1] - used[0] < 20 << 20
