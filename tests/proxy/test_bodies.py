@@ -12,14 +12,15 @@ import pytest
 from proxy.app import create_app
 from proxy.settings import Settings
 
-APP = create_app(Settings(triton_urls=("127.0.0.1:1",), body_timeout_s=0.05))
+SETTINGS = Settings(triton_urls=("127.0.0.1:1",), body_timeout_s=0.05)
 
 
 @contextlib.asynccontextmanager
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(APP)
+    app = create_app(SETTINGS)
+    transport = httpx.ASGITransport(app)
     async with (
-        APP.router.lifespan_context(APP),
+        app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://proxy") as http,
     ):
         yield http
