@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from proxy import errors, voice_routes
+from proxy import documented, errors, voice_routes
 from proxy.cloning import Cloning
 from proxy.metrics import Metrics
 from proxy.middleware import RequestMiddleware
@@ -46,8 +46,9 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=EXPOSED_HEADERS,
         )
     app.include_router(open_routes)
-    app.include_router(routes)
+    key = documented.KEY if settings.api_key else []
+    app.include_router(routes, dependencies=key)
     app.include_router(voice_routes.open_routes)
-    app.include_router(voice_routes.routes)
+    app.include_router(voice_routes.routes, dependencies=key)
     app.include_router(website)
     return app

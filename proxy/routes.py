@@ -12,7 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine_lib.errors import NotReady
 from engine_lib.wire import MAX_SEED, Description
-from proxy.batch import BatchRequest, BatchResponse, parse_batch
+from proxy import documented
+from proxy.batch import BatchResponse, parse_batch
 from proxy.bodies import read_json_body
 from proxy.logs import Account
 from proxy.responses import SpeechResponse
@@ -35,15 +36,8 @@ routes = APIRouter(dependencies=[Depends(require_key)])
     "/v1/audio/speech",
     response_class=Response,
     summary="Speak",
-    responses={
-        200: {"description": "Sound, or server-sent events.", "content": {"audio/*": {}, "text/event-stream": {}}}
-    },
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": SpeechRequest.model_json_schema()}},
-        }
-    },
+    responses=documented.SPEECH,
+    openapi_extra=documented.body(documented.speech_body()),
 )
 async def speak(request: Request, service: Here) -> Response:
     """Text in, speech out, while it is made."""
@@ -59,15 +53,8 @@ async def speak(request: Request, service: Here) -> Response:
     "/v1/audio/speech/batch",
     response_class=Response,
     summary="Speak several texts",
-    responses={
-        200: {
-            "description": "Each item's sound, in base64, or its error; or files and a manifest.json.",
-            "content": {"application/json": {}, "application/zip": {}},
-        }
-    },
-    openapi_extra={
-        "requestBody": {"required": True, "content": {"application/json": {"schema": BatchRequest.model_json_schema()}}}
-    },
+    responses=documented.BATCH,
+    openapi_extra=documented.body(documented.batch_body()),
 )
 async def speak_batch(request: Request, service: Here) -> Response:
     """Up to 32 texts in, and for each its speech or its error; `Accept: application/zip` asks for files."""
@@ -90,13 +77,21 @@ async def speak_text_as_it_is_written(websocket: WebSocket, service: Here) -> No
     await speak_live(websocket, service)
 
 
-@routes.get("/v1/models", summary="What is served")
+@routes.get(
+    "/v1/models",
+    summary="What is served",
+    responses=documented.answer(documented.ModelList) | documented.errors(401, 503),
+)
 async def models(service: Here) -> dict[str, Any]:
     """OpenAI's list, of one model."""
     return {"object": "list", "data": [describe_model(service.pool.description)]}
 
 
-@routes.get("/v1/models/{name:path}", summary="One model, with its voices")
+@routes.get(
+    "/v1/models/{name:path}",
+    summary="One model, with its voices",
+    responses=documented.answer(documented.ModelWithVoices) | documented.BY_NAME | documented.errors(503),
+)
 async def model(name: str, request: Request, service: Here) -> dict[str, Any]:
     """The served model, under any of its names."""
     description = service.pool.description
@@ -105,7 +100,11 @@ async def model(name: str, request: Request, service: Here) -> dict[str, Any]:
     return {**describe_model(description), "voices": [*description.speakers, *map(listed, added)]}
 
 
-@routes.get("/v1/audio/models", summary="What is served, as some clients ask for it")
+@routes.get(
+    "/v1/audio/models",
+    summary="What is served, as some clients ask for it",
+    responses=documented.answer(documented.AudioModelList) | documented.errors(401, 503),
+)
 async def audio_models(service: Here) -> dict[str, Any]:
     """The list of /v1/models, and again under `models`."""
     entry = describe_model(service.pool.description)
@@ -113,7 +112,7 @@ async def audio_models(service: Here) -> dict[str, Any]:
 
 
 @open_routes.head("/health", include_in_schema=False)
-@open_routes.get("/health", summary="Is it alive?")
+@open_routes.get("/health", summary="Is it alive?", responses=documented.HEALTH)
 async def health(service: Here) -> JSONResponse:
     """200 unless every Triton server is known dead."""
     alive = service.pool.alive
@@ -121,7 +120,7 @@ async def health(service: Here) -> JSONResponse:
 
 
 @open_routes.head("/ready", include_in_schema=False)
-@open_routes.get("/ready", summary="Would a request be spoken?")
+@open_routes.get("/ready", summary="Would a request be spoken?", responses=documented.READINESS)
 async def ready(service: Here) -> JSONResponse:
     """200 once a real utterance came through, while the engine's processes answer; else 503 with the reason."""
     try:
@@ -132,7 +131,7 @@ async def ready(service: Here) -> JSONResponse:
 
 
 @open_routes.head("/metrics", include_in_schema=False)
-@open_routes.get("/metrics", summary="For Prometheus")
+@open_routes.get("/metrics", summary="For Prometheus", response_class=Response, responses=documented.METRICS)
 async def metrics(service: Here) -> Response:
     """The proxy's meters; the engine's are on Triton's own /metrics."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -13,6 +13,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from engine_lib.errors import InvalidRequest, NotFound
 from engine_lib.wire import MAX_REF_CHARACTERS, check_text
+from proxy import documented
 from proxy.bodies import read_body
 from proxy.errors import BodyTooLarge, UnsupportedBody
 from proxy.service import Here, bearer, is_key, owner_of, require_key
@@ -26,7 +27,11 @@ open_routes = APIRouter()
 routes = APIRouter(dependencies=[Depends(require_key)])
 
 
-@open_routes.get("/v1/audio/voices", summary="Who can speak")
+@open_routes.get(
+    "/v1/audio/voices",
+    summary="Who can speak",
+    responses=documented.answer(documented.VoiceList) | documented.errors(503),
+)
 async def voices(request: Request, service: Here) -> dict[str, Any]:
     """The speakers of the served model, and the voices that were added, for who may use them."""
     added = []
@@ -38,6 +43,7 @@ async def voices(request: Request, service: Here) -> dict[str, Any]:
 @routes.post(
     "/v1/audio/voices",
     summary="Add a voice",
+    responses=documented.answer(documented.AddedVoice) | documented.errors(*documented.SPEAKING_ERRORS),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -83,7 +89,11 @@ async def add(request: Request, service: Here) -> dict[str, Any]:
     return listed(stored)
 
 
-@routes.get("/v1/audio/voices/{voice_id}", summary="One voice")
+@routes.get(
+    "/v1/audio/voices/{voice_id}",
+    summary="One voice",
+    responses=documented.answer(documented.AddedVoice) | documented.BY_NAME,
+)
 async def one(voice_id: str, request: Request, service: Here) -> dict[str, Any]:
     """A voice that was added."""
     for stored in service.cloning.visible(owner_of(request, service.settings)):
@@ -92,7 +102,11 @@ async def one(voice_id: str, request: Request, service: Here) -> dict[str, Any]:
     raise _no_such_voice()
 
 
-@routes.delete("/v1/audio/voices/{voice_id}", summary="Delete a voice")
+@routes.delete(
+    "/v1/audio/voices/{voice_id}",
+    summary="Delete a voice",
+    responses=documented.answer(documented.DeletedVoice) | documented.BY_NAME,
+)
 async def delete(voice_id: str, request: Request, service: Here) -> dict[str, Any]:
     """Forget a voice that was added. What speaks in it speaks on."""
     if not service.cloning.delete(voice_id, owner_of(request, service.settings)):
