@@ -25,8 +25,8 @@ EVENT = {  # each of them
     "properties": {
         "data": {
             "type": "string",
-            "description": "JSON with a `type`: speech.audio.delta with `audio` in base64; at the end speech.audio.done "
-            "with `usage` and `finish_reason`, or speech.audio.error with `error`.",
+            "description": "JSON with a `type`: speech.audio.delta with `audio` in base64; at the end speech.audio.done"
+            " with `usage` and `finish_reason`, or speech.audio.error with `error`.",
         }
     },
 }
