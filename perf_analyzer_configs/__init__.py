@@ -1,0 +1,1 @@
+"""Ready runs for perf_analyzer; README.md says more."""
