@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -113,14 +113,17 @@ def stand_in_models(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def starting(folder: Path, *options: str, **environment: str) -> Iterator[Serving]:
-    """`serve` with these options, on free ports unless they say otherwise; killed at the end if it still runs."""
+def starting(folder: Path, *options: str, under: Sequence[str] = (), **environment: str) -> Iterator[Serving]:
+    """`serve` with these options, on free ports unless they say otherwise; killed at the end if it still runs.
+
+    `under` is a command that starts the one that follows it.
+    """
     mark = uuid.uuid4().hex
     announced, printed = folder / f"{mark}.json", folder / f"{mark}.txt"
     defaults = ["--port", "0", "--triton-ports", "auto", "--announce", str(announced)]
     with printed.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "proxy", "serve", *defaults, *options],
+            [*under, sys.executable, "-P", "-m", "proxy", "serve", *defaults, *options],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

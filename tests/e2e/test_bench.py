@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import httpx
 import pytest
 
 from bench.plan import plan
 from engine_lib.wire import FRAME_SECONDS
 from proxy.cli import main
-from tests.serving import Serving
+from tests.e2e.triton import Session
+from tests.serving import Serving, wait_for
 
 TEXTS = ["Good day.", "It rains.", "Two, three.", "我来了。"]
 RATE, SECONDS = 6.0, 2.0
@@ -32,3 +35,31 @@ def test_every_request_of_an_open_loop_is_spoken_as_long_as_its_text_asks(
     assert spoken == pytest.approx([request.frames * FRAME_SECONDS for request in planned], abs=1e-3)
     assert level["silent"] == 0
     assert level["first_byte_ms"]["p50"] <= level["audible_ms"]["p50"] <= level["end_to_end_ms"]["p50"]
+
+
+def total(server: Serving, series: str) -> float:
+    """A series of Triton's page."""
+    found = re.search(rf"^{series} (\S+)$", httpx.get(server.facts["triton_metrics"]).text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 1.0), (4, 1.2), (16, 3.0), (100, 4.0)])
+def test_case_55_streams_at_once_share_steps_of_talker_and_codec_and_none_fails(
+    count: int, least: float, server: Serving
+) -> None:
+    frames = 6
+    series = [
+        f"{name}_{part}" for name in ("qwen3_tts_step_rows", "qwen3_tts_codec_batch_rows") for part in ("sum", "count")
+    ]
+    before = [total(server, name) for name in series]
+    decoded = total(server, "qwen3_tts_codec_frames_total")
+    with Session(server.triton_grpc) as session:
+        for number in range(count):
+            options = {"seed": number, "ignore_eos": True, "max_new_tokens": frames + 1, "stream_chunk_schedule": [1]}
+            session.send("tts", "Many at once.", str(number), **options)
+        answers = session.finish()
+    assert [answer.reason for answer in answers.values()] == ["length"] * count
+    wait_for(lambda: total(server, "qwen3_tts_codec_frames_total") == decoded + count * frames, 10)
+    rows, steps, chunks, batches = (total(server, name) - value for name, value in zip(series, before, strict=True))
+    assert rows / steps >= least
+    assert chunks / batches >= least
