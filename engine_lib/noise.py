@@ -68,21 +68,24 @@ def write(directory: Path) -> None:
     with torch.device("meta"):
         talker = Talker(TalkerConfig.from_directory(directory))
         decoder = Decoder(DecoderConfig.from_directory(codec))
-    save_file(_random(talker, "talker.", generator), directory / "model.safetensors")
-    save_file(_random(decoder, "decoder.", generator), codec / "model.safetensors")
+    save_file(random_weights(talker, "talker.", generator, torch.float32), directory / "model.safetensors")
+    save_file(random_weights(decoder, "decoder.", generator, torch.float32), codec / "model.safetensors")
 
 
-def _random(module: nn.Module, prefix: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """Weights that keep activations near unit size, under the official names."""
-    return {prefix + name: _weights(name, target.shape, generator) for name, target in module.state_dict().items()}
+def random_weights(module: nn.Module, prefix: str, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Weights that keep activations near unit size, under the official names, on the generator's device."""
+    return {
+        prefix + name: _weights(name, target.shape, generator).to(dtype) for name, target in module.state_dict().items()
+    }
 
 
 def _weights(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    device = generator.device
     if name.endswith(("cluster_usage", "norm.weight", "scale", "gamma")):
-        return torch.ones(shape)
+        return torch.ones(shape, device=device)
     if name.endswith(("alpha", "beta", "bias")):
-        return torch.zeros(shape)
-    values = torch.randn(shape, generator=generator)
+        return torch.zeros(shape, device=device)
+    values = torch.randn(shape, generator=generator, device=device)
     if "embedding" in name:
         return values
     return values / math.sqrt(math.prod(shape[1:]))

@@ -42,6 +42,7 @@ class Profile:
     budget_frames_per_token: int = 15  # ... and this many more a text token
     # Numbers
     talker_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
+    talker_path: Literal["auto", "plain"] = "auto"  # auto: the frame kernel where it runs
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
     # Codec
     codec_rows: int = 32  # chunks decoded together at most

@@ -23,16 +23,16 @@ from engine_lib.recent import RecentNames
 from engine_lib.talker.config import SamplingDefaults, TalkerConfig
 from engine_lib.talker.live import Done, LiveDesk, LiveUtterance
 from engine_lib.talker.model import Talker
+from engine_lib.talker.path import choose_path
 from engine_lib.talker.requests import Requests
-from engine_lib.talker.runner import Runner
 from engine_lib.talker.scheduler import Batch, Scheduler
+from engine_lib.talker.step import Step
 from engine_lib.talker.stream import Chunk, Deliver, Stream
 from engine_lib.text.tokenizer import TextTokenizer
 from engine_lib.wire import Description, FinishReason, StreamOptions, Voice
 
 log = logging.getLogger(__name__)
 
-ROW_TILE = {"cpu": 8, "cuda": 64}  # rows of one product, see runner.py; a GPU hardly notices idle ones
 REMEMBERED = 4096  # streams that ended, and cancels that overtook their start on the way through Triton
 
 
@@ -46,6 +46,13 @@ class Metrics:
     step_s: Samples = field(default_factory=Samples)
     step_rows: Samples = field(default_factory=Samples)
     first_chunk_s: Samples = field(default_factory=Samples)  # from a stream's arrival at the scheduler
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    batch: Batch
+    step: Step
+    begin: float  # seconds
 
 
 class Engine:
@@ -63,10 +70,8 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._requests = Requests(talker.config, tokenizer, defaults, profile)
-        tile = ROW_TILE[talker.codec_head.weight.device.type]
-        self._runner = Runner(talker, profile.max_active, profile.slot_positions, tile)
-        if self._runner.device.type == "cuda":
-            self._runner.record(self._requests.sampling(StreamOptions.model_validate({})))
+        self._steps = choose_path(talker, profile)
+        self._steps.warm_up(self._requests.sampling(StreamOptions.model_validate({})))
         self._scheduler = Scheduler(profile)
         self._live = LiveDesk(self._requests, self._scheduler, profile, self._give_up)
         self._model, self._speaks = model, speaks
@@ -77,6 +82,8 @@ class Engine:
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._closed = False
+        self._under_way: _UnderWay | None = None
+        self._last_finish = 0.0
         self._thread = threading.Thread(target=self._run, name="talker", daemon=True)
         self._thread.start()
 
@@ -92,7 +99,8 @@ class Engine:
         talker = Talker.from_directory(directory, config, dtype, device)
         tokenizer = TextTokenizer(directory, im_start=config.ids.im_start, im_end=config.ids.im_end)
         engine = cls(talker, tokenizer, SamplingDefaults.from_directory(directory), profile, model=model, speaks=speaks)
-        log.info("talker on %s in %s, cache %.0f MiB", device, dtype, engine._runner.cache.bytes() / 2**20)
+        steps = engine._steps
+        log.info("talker on %s in %s by %s, cache %.0f MiB", device, dtype, steps.path, steps.bytes() / 2**20)
         return engine
 
     @property
@@ -170,6 +178,7 @@ class Engine:
     def _run(self) -> None:
         while self._take_actions():
             self._step()
+        self._finish()
         for stream_id in [*(stream.id for stream in self._scheduler.streams()), *self._live.ids()]:
             self._end_now(stream_id, FinishReason.FAILED)
 
@@ -178,7 +187,7 @@ class Engine:
         with self._wake:
             deadline = self._live.deadline()
             patience = None if deadline is None else max(0.0, deadline - self._clock())
-            self._wake.wait_for(lambda: self._inbox or self._closed or self._scheduler.has_work, patience)
+            self._wake.wait_for(self._has_work, patience)
             actions, self._inbox = self._inbox, []
         for action in actions:
             action()
@@ -187,23 +196,47 @@ class Engine:
                 self._end_now(stream_id, FinishReason.CANCELLED)
         return not self._closed
 
+    def _has_work(self) -> bool:
+        return bool(self._inbox) or self._closed or self._under_way is not None or self._scheduler.has_work
+
     def _step(self) -> None:
+        """Start the next step, then finish the one before: its codes are handled while the device is busy."""
         begin = self._clock()
         batch = self._scheduler.next(begin)
-        if batch is None:
+        started = None
+        if batch is not None:
+            try:
+                started = _UnderWay(batch, self._steps.start(batch), begin)
+            # Whatever broke, it broke these streams: the others and the service go on.
+            except Exception:
+                self._fail(batch)
+            else:
+                for stream in started.step.streams:
+                    stream.asked += 1
+        self._finish()
+        self._under_way = started
+        if not self._steps.overlaps:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the step that is under way and hand on what it made."""
+        if self._under_way is None:
             return
+        batch, step, begin = self._under_way.batch, self._under_way.step, self._under_way.begin
+        self._under_way = None
         try:
-            sampled = self._runner.run(batch)
-        # Whatever broke, it broke these streams: the others and the service go on.
+            codes = step.wait()
         except Exception:
             self._fail(batch)
             return
         now = self._clock()
-        self.metrics.step_s.observe(now - begin)
-        self.metrics.step_rows.observe(len(sampled))
-        for stream, codes in sampled:
-            self.metrics.frames += stream.accept(codes)
-            self._deliver(stream, now)
+        self.metrics.step_s.observe(now - max(begin, self._last_finish))
+        self._last_finish = now
+        self.metrics.step_rows.observe(len(step.streams))
+        for stream, frame in zip(step.streams, codes, strict=True):
+            if stream.finish_reason is None:  # else it ended while this step was under way
+                self.metrics.frames += stream.accept(frame)
+                self._deliver(stream, now)
 
     def _start(self, stream_id: str, deliver: Deliver, take_in: Callable[[], None]) -> None:
         if self._cancelled_early.discard(stream_id):
@@ -268,7 +301,7 @@ class Engine:
         stream.deliver(chunk)
 
     def _fail(self, batch: Batch) -> None:
-        streams = [*batch.prefill, *batch.decode]
+        streams = [stream for stream in (*batch.prefill, *batch.decode) if stream.finish_reason is None]
         self.metrics.failed_steps += 1
         log.exception("a step failed; streams %s end", ", ".join(stream.id for stream in streams))
         for stream in streams:
@@ -278,7 +311,7 @@ class Engine:
         return self._requests.description(
             model=self._model,
             speaks=self._speaks,
-            device=str(self._runner.device),
+            device=str(self._steps.device),
             active=self._scheduler.active,
             waiting=self._scheduler.waiting,
         )

@@ -1,4 +1,4 @@
-"""Run one step of many streams: batches into tensors, the model, the samplers, codes out.
+"""The plain path: one step of many streams in plain torch operations. The oracle of the frame kernel.
 
 The law of reproducibility lives here. A matrix product's last bits depend on its shape but, within one shape, not on
 the neighbouring rows. So every product runs on tiles of a fixed number of rows, padded with idle ones: a tile's shape
@@ -23,6 +23,7 @@ from engine_lib.talker.model import Talker
 from engine_lib.talker.random_numbers import uniforms
 from engine_lib.talker.sampler import NEVER, Rules, Shape, choose, penalise
 from engine_lib.talker.scheduler import Batch
+from engine_lib.talker.step import Step
 from engine_lib.talker.stream import Sampling, Stream
 from engine_lib.text.prompt import NOTHING
 from engine_lib.wire import CODEBOOKS
@@ -41,6 +42,8 @@ class Runner:
         sizes = talker.config.talker
         weight = talker.codec_head.weight
         self.device = weight.device
+        self.path = "plain torch operations"
+        self.overlaps = self.device.type == "cuda"
         self._talker = talker
         self._row_tile = row_tile
         # Prefill tiles write whole, so the last one may reach past the prompt's end.
@@ -58,11 +61,8 @@ class Runner:
         self._suppressed = (ids >= sizes.vocabulary - SUPPRESSED_TAIL) & (ids != self._eos)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[tuple[Stream, NDArray[np.int32]]]:
-        """Advance prompts and make one frame of every other stream: the streams that sampled, each with codes [16].
-
-        The first code may be the end of speech; the other fifteen mean nothing then.
-        """
+    def start(self, batch: Batch) -> Step:
+        """Advance prompts and make one frame of every other stream."""
         for stream in batch.prefill:
             if stream.prefilled == 0:
                 self._seen[stream.slot] = False
@@ -75,21 +75,39 @@ class Runner:
         for context, rows in _tiles(batch.decode, self._row_tile, self._decode_context):
             self._decode(rows, context)
         sampling = [*batch.decode, *(stream for stream in batch.prefill if not stream.in_prefill)]
-        if not sampling:
-            return []
         frames = [self._frame(rows) for _, rows in _tiles(sampling, self._row_tile, lambda stream: 0)]
-        codes = torch.cat(frames).to("cpu", torch.int32).numpy()
-        return list(zip(sampling, codes, strict=True))
+        return Step(sampling, self._fetch(torch.cat(frames)) if frames else _nothing)
+
+    def _fetch(self, codes: Tensor) -> Callable[[], NDArray[np.int32]]:
+        """Begin to copy codes [streams, 16] to the host; the result waits for them."""
+        here = torch.empty(codes.shape, dtype=torch.int32, pin_memory=self.overlaps)
+        here.copy_(codes, non_blocking=True)
+        if not self.overlaps:
+            return here.numpy
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+
+        def wait() -> NDArray[np.int32]:
+            done.synchronize()
+            return here.numpy()
+
+        return wait
 
     @torch.inference_mode()
-    def record(self, usual: Sampling) -> None:
+    def warm_up(self, usual: Sampling) -> None:
         """Record the graphs of every context size, and of frames sampled as `usual`, before anyone waits for them."""
+        if self.device.type == "cpu":
+            return
         context = 0
         while context < self.cache.positions:
             context = self._context(context + 1)
             self._prefill([], context)
             self._decode([], context)
         self._frame([], usual)
+
+    def bytes(self) -> int:
+        """Memory of all slots' keys and values."""
+        return self.cache.bytes()
 
     def _prefill(self, streams: Sequence[Stream], context: int) -> None:
         """Run the next PREFILL_WIDTH positions of up to PREFILL_ROWS prompts."""
@@ -165,7 +183,7 @@ class Runner:
         """Sample a frame of up to `row_tile` streams from their states: codes [streams, 16]."""
         idle = self._row_tile - len(streams)
         seeds = np.array([stream.seed for stream in streams] + [0] * idle, np.uint64)
-        frames = np.array([stream.sampled for stream in streams] + [0] * idle)
+        frames = np.array([stream.asked for stream in streams] + [0] * idle)
         rules = [stream.sampling for stream in streams] + [idle_rules] * idle
         first = Rules.of(*_columns((r.temperature, r.top_k, r.top_p) for r in rules), self.device)
         others = Rules.of(*_columns((r.sub_temperature, r.sub_top_k, r.sub_top_p) for r in rules), self.device)
@@ -237,6 +255,10 @@ def _tiles(
         members = list(group)
         for begin in range(0, len(members), rows):
             yield size, members[begin : begin + rows]
+
+
+def _nothing() -> NDArray[np.int32]:
+    return np.empty((0, CODEBOOKS), np.int32)
 
 
 def _columns(rows: Iterable[tuple[float, int, float]]) -> tuple[list[float], list[int], list[float]]:

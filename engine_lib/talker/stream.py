@@ -88,6 +88,7 @@ class Stream:
         self.deliver = deliver
         self.slot: int | None = None
         self.prefilled = 0  # prompt positions in the cache
+        self.asked = 0  # samples that steps were started for; ahead of `sampled` while one is on its way
         self.sampled = 0  # first codes drawn, the end of speech included
         self.frames = 0
         self.finish_reason: FinishReason | None = None
@@ -118,12 +119,19 @@ class Stream:
     @property
     def position(self) -> int:
         """The cache position of the frame that the next step feeds back."""
-        return len(self.prompt) + self.frames - 1
+        return len(self.prompt) + self.asked - 1
 
     @property
     def runnable(self) -> bool:
-        """Whether the next step can run: False while the text to feed with it is still to be written."""
-        return self.in_prefill or not self._text_open or self.frames <= len(self._trailing)
+        """Whether the next step can run: False while the text to feed with it is still to be written.
+
+        Nor is a sample beyond the limit asked for. But the limit may come down when the text ends, even below what was
+        sampled; then one more sample finds out.
+        """
+        if self.in_prefill:
+            return True
+        has_text = not self._text_open or self.asked <= len(self._trailing)
+        return has_text and self.asked < max(self.limit, self.sampled + 1)
 
     @property
     def text_open(self) -> bool:
@@ -143,13 +151,13 @@ class Stream:
 
     def next_text(self) -> int:
         """The text-side id that the step feeding back the latest frame adds (model.md 5.4)."""
-        place = self.frames - 1
+        place = self.asked - 1
         return self._trailing[place] if place < len(self._trailing) else self._pad_id
 
     def may_end(self) -> bool:
         """Whether the next sample may be the end of speech."""
-        text_is_out = not self._text_open and self.frames >= len(self._trailing)
-        return self.sampled >= MIN_NEW_TOKENS and not self._ignore_eos and (text_is_out or not self._mask_eos)
+        text_is_out = not self._text_open and self.asked >= len(self._trailing)
+        return self.asked >= MIN_NEW_TOKENS and not self._ignore_eos and (text_is_out or not self._mask_eos)
 
     def accept(self, codes: NDArray[np.int32]) -> bool:
         """Take the codes [16] that a step sampled. True: they are one more frame. False: the end."""

@@ -178,14 +178,14 @@ def test_case_42_voices_have_one_name_however_it_is_written(voice: object, studi
 def test_a_failed_step_ends_its_streams_alone(open_studio, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     studio = open_studio(dataclasses.replace(load_profile("ttfa"), max_active=2))
     good = studio.speak(TEXTS[0], seed=9, max_new_tokens=20).codes
-    run = Runner.run
+    start = Runner.start
 
     def breaks_on_bad(self: Runner, batch):
         if any(stream.id == "bad" for stream in batch.decode):
             raise RuntimeError("broken on purpose")
-        return run(self, batch)
+        return start(self, batch)
 
-    monkeypatch.setattr(Runner, "run", breaks_on_bad)
+    monkeypatch.setattr(Runner, "start", breaks_on_bad)
     bad = studio.start(TEXTS[0], "bad")
     assert bad.all().reason == "failed"
     assert "bad" in caplog.text

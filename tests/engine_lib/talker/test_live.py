@@ -87,13 +87,13 @@ def test_speech_begins_before_the_text_ends_and_waits_without_work_when_it_runs_
     open_studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
-    run = Runner.run
+    start = Runner.start
 
     def counted(self: Runner, batch):
         steps.append(len(batch.prefill) + len(batch.decode))
-        return run(self, batch)
+        return start(self, batch)
 
-    monkeypatch.setattr(Runner, "run", counted)
+    monkeypatch.setattr(Runner, "start", counted)
     studio = open_studio(PATIENT)
     options = {"seed": 3, "stream_chunk_schedule": [1]}
     expected = whole(studio, **options)

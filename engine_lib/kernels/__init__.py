@@ -1,0 +1,1 @@
+"""CUDA kernels of our own: how they are compiled without a compiler on the machine, fed and launched."""

@@ -1,0 +1,177 @@
+"""The fast path: streams into columns and rows of the frame kernel's launches.
+
+The kernel's results don't depend on which columns share a launch, nor on how a prompt is cut, so any packing keeps the
+law of reproducibility. A prompt's last position samples its first frame in the launch that it runs in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine_lib.talker.frame_kernel import (
+    COLUMN,
+    FED_BACK,
+    FIRST_FRAME,
+    GREEDY,
+    MAY_END,
+    MOST_COLUMNS,
+    ROW,
+    SUB_GREEDY,
+    TILES,
+    FrameKernel,
+    Launched,
+)
+from engine_lib.talker.frame_weights import pack_talker
+from engine_lib.talker.model import Talker
+from engine_lib.talker.scheduler import Batch
+from engine_lib.talker.step import Step
+from engine_lib.talker.stream import Sampling, Stream
+from engine_lib.text.prompt import NOTHING
+
+EVERY = 2**31 - 1  # as a top_k
+Column = tuple[int, int, int, int, int, int, int]  # the fields of COLUMN up to `code`
+
+
+@dataclass
+class _Plan:
+    """One launch: streams that sample, each with its own column, and the positions of prompts that go before them."""
+
+    sampling: list[Stream] = field(default_factory=list)
+    own: list[Column] = field(default_factory=list)
+    earlier: list[Column] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return MOST_COLUMNS - len(self.own) - len(self.earlier)
+
+
+class KernelRunner:
+    """The model with everything that a slot holds, in the frame kernel's layout."""
+
+    path = "the frame kernel"
+    overlaps = True
+
+    def __init__(self, talker: Talker, slots: int, positions: int, *, cache: Path | None) -> None:
+        """Packs the weights of `talker`. Raises CompileError or LaunchError."""
+        self._scratch = slots  # for launches that only warm up
+        self.weights = pack_talker(talker, positions)
+        self.kernel = FrameKernel(talker.config, self.weights, slots + 1, positions, cache=cache)
+        self.device = self.kernel.device
+        self._rules = np.zeros(slots + 1, ROW)
+        self._voices: dict[int, torch.Tensor] = {}  # by slot, while its prompt runs: [1 + frames, hidden]
+
+    def start(self, batch: Batch) -> Step:
+        """Advance prompts and make one frame of every other stream."""
+        launches: list[Launched] = []
+        sampling: list[Stream] = []
+        for plan in self._plans(batch):
+            columns = _table([*plan.own, *plan.earlier])
+            columns["base"] += len(plan.own)
+            launches.append(self.kernel.launch(columns, self._rows(plan.sampling)))
+            sampling += plan.sampling
+        for stream in batch.prefill:
+            if not stream.in_prefill:
+                self._voices.pop(_slot(stream), None)
+
+        def wait() -> NDArray[np.int32]:
+            return np.concatenate([launched.wait() for launched in launches])
+
+        return Step(sampling, wait)
+
+    def warm_up(self, usual: Sampling) -> None:
+        """Launch every variant once, so that its code is on the device."""
+        self._rules[self._scratch] = _rule(usual, 0)
+        for talker_tiles, predictor_tiles in TILES:
+            columns = _table([(0, self._scratch, 0, 0, 0, NOTHING, 0)] * talker_tiles * 8)
+            rows = np.repeat(self._rules[self._scratch :], predictor_tiles * 8)
+            self.kernel.launch(columns, rows).wait()
+
+    def bytes(self) -> int:
+        """Memory of all slots' keys and values."""
+        return self.kernel.bytes()
+
+    def _plans(self, batch: Batch) -> list[_Plan]:
+        """Decoding streams first, with the prompts that there is room for.
+
+        Of other prompts all but the last position runs in a launch that makes no frames, which is twice as fast; the
+        next step has room for what is left. Unless it hasn't, because too many decode: then they finish there.
+        """
+        plans = [_Plan()]
+        for stream in batch.decode:
+            if plans[-1].room == 0:
+                plans.append(_Plan())
+            plans[-1].sampling.append(stream)
+            plans[-1].own.append((0, _slot(stream), stream.position, stream.position, 0, stream.next_text(), FED_BACK))
+        spare = _Plan()
+        for stream in batch.prefill:
+            if stream.prefilled == 0:
+                self._begin(stream)
+            left = len(stream.prompt) - stream.prefilled
+            plan = next((plan for plan in plans if plan.room >= left), None)
+            if plan is None and left > 1 and plans[-1].room:
+                self._place(stream, spare, min(left - 1, spare.room))
+            else:
+                self._place(stream, plan or spare, min(left, (plan or spare).room))
+        return [plan for plan in (*plans, spare) if plan.room < MOST_COLUMNS]
+
+    def _begin(self, stream: Stream) -> None:
+        self._rules[_slot(stream)] = _rule(stream.sampling, stream.seed)
+        voice = stream.prompt.voice
+        if voice is not None:
+            self._voices[_slot(stream)] = self.kernel.voice_embedding(voice.x_vector, voice.codes)
+
+    def _place(self, stream: Stream, plan: _Plan, width: int) -> None:
+        """The next `width` positions of a prompt into a launch."""
+        prompt, begin, end = stream.prompt, stream.prefilled, stream.prefilled + width
+        base = len(plan.earlier)  # among these; the launch's own columns come before them
+        for position in range(begin, end):
+            side = self._side(stream, position)
+            column = (side, _slot(stream), position, begin, base, prompt.text[position], prompt.codec[position])
+            if position < len(prompt) - 1:
+                plan.earlier.append(column)
+            else:
+                plan.own.append(column)
+                plan.sampling.append(stream)
+        stream.prefilled = end
+
+    def _side(self, stream: Stream, position: int) -> int:
+        """Where a cloned voice's embedding for a prompt's position lies on the device; 0 where there is none."""
+        if stream.prompt.voice is None or (row := stream.prompt.side[position]) == NOTHING:
+            return 0
+        return self._voices[_slot(stream)][row].data_ptr()
+
+    def _rows(self, streams: list[Stream]) -> NDArray[np.void]:
+        rows = self._rules[[_slot(stream) for stream in streams]]
+        rows["frame"] = [stream.asked for stream in streams]
+        rows["flags"] |= [
+            (FIRST_FRAME if stream.asked == 0 else 0) | (MAY_END if stream.may_end() else 0) for stream in streams
+        ]
+        return rows
+
+
+def _slot(stream: Stream) -> int:
+    assert stream.slot is not None
+    return stream.slot
+
+
+def _table(columns: list[Column]) -> NDArray[np.void]:
+    return np.array([(*column, 0, 0) for column in columns], COLUMN)
+
+
+def _rule(sampling: Sampling, seed: int) -> NDArray[np.void]:
+    """A stream's rules as the kernel reads them: [1] ROW."""
+    rule = np.zeros(1, ROW)
+    rule["seed"] = seed
+    rule["flags"] = (0 if sampling.temperature else GREEDY) | (0 if sampling.sub_temperature else SUB_GREEDY)
+    rule["inverse_temperature"], rule["sub_inverse_temperature"] = (
+        1 / (value or 1) for value in (sampling.temperature, sampling.sub_temperature)
+    )
+    rule["top_k"], rule["sub_top_k"] = (k or EVERY for k in (sampling.top_k, sampling.sub_top_k))
+    rule["top_p"], rule["sub_top_p"] = sampling.top_p, sampling.sub_top_p
+    rule["penalty"] = sampling.repetition_penalty
+    return rule

@@ -1,0 +1,42 @@
+"""Which way the talker computes on this device: the frame kernel, or plain torch operations, and why."""
+
+from __future__ import annotations
+
+import logging
+
+from engine_lib.profile import Profile
+from engine_lib.talker.model import Talker
+from engine_lib.talker.runner import Runner
+from engine_lib.talker.step import Steps
+
+log = logging.getLogger(__name__)
+
+ROW_TILE = {"cpu": 8, "cuda": 64}  # rows of one product, see runner.py; a GPU hardly notices idle ones
+
+
+def choose_path(talker: Talker, profile: Profile) -> Steps:
+    """The frame kernel where profile, model and device allow it. What prevents it is logged."""
+    weight = talker.codec_head.weight
+
+    def plain() -> Steps:
+        return Runner(talker, profile.max_active, profile.slot_positions, ROW_TILE[weight.device.type])
+
+    if weight.device.type == "cpu":
+        return plain()
+    if profile.talker_path == "plain":
+        log.info("the talker runs in plain torch operations, as talker_path asks")
+        return plain()
+    # Not where there is no CUDA: the bindings come with its builds of torch only.
+    from engine_lib.kernels.compile import CompileError, default_cache
+    from engine_lib.kernels.launch import LaunchError
+    from engine_lib.talker.frame_kernel import why_not
+    from engine_lib.talker.kernel_runner import KernelRunner
+
+    if reason := why_not(talker.config, weight.dtype, weight.device):
+        log.warning("the talker runs in plain torch operations: %s", reason)
+        return plain()
+    try:
+        return KernelRunner(talker, profile.max_active, profile.slot_positions, cache=default_cache())
+    except (CompileError, LaunchError) as error:
+        log.warning("the talker runs in plain torch operations, because the frame kernel failed: %s", error)
+        return plain()
