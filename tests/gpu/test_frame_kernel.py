@@ -149,7 +149,8 @@ def test_every_row_samples_as_the_plain_sampler_by_its_own_rules(kernel: FrameKe
 
 def plain_rules(rows: Any, prefix: str) -> Rules:
     greedy = (rows["flags"] & GREEDY) != 0
-    temperatures = [0.0 if fixed else float(1 / v) for fixed, v in zip(greedy, rows[f"{prefix}inverse_temperature"], strict=True)]
+    inverses = rows[f"{prefix}inverse_temperature"]
+    temperatures = [0.0 if fixed else float(1 / value) for fixed, value in zip(greedy, inverses, strict=True)]
     top_k = [0 if k == 2**31 - 1 else int(k) for k in rows[f"{prefix}top_k"]]
     return Rules.of(temperatures, top_k, [float(p) for p in rows[f"{prefix}top_p"]], CUDA)
 
