@@ -250,9 +250,7 @@ def test_what_was_heard_is_saved_as_wav_and_as_mp3(page: Page) -> None:
     assert sync & 0xFFE0 == 0xFFE0
 
 
-def test_the_real_engines_speech_is_heard_as_it_is_over_http(
-    visit: Callable[[Serving], Page], server: Serving
-) -> None:
+def test_the_real_engines_speech_is_heard_as_it_is_over_http(visit: Callable[[Serving], Page], server: Serving) -> None:
     page = visit(server)
     page.fill("#text", "Hi there.")
     page.select_option("#voice", "serena")
