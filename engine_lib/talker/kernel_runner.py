@@ -147,10 +147,11 @@ class KernelRunner:
 
     def _rows(self, streams: list[Stream]) -> NDArray[np.void]:
         rows = self._rules[[_slot(stream) for stream in streams]]
-        rows["frame"] = [stream.asked for stream in streams]
-        rows["flags"] |= [
-            (FIRST_FRAME if stream.asked == 0 else 0) | (MAY_END if stream.may_end() else 0) for stream in streams
-        ]
+        if streams:
+            first = np.array([stream.asked == 0 for stream in streams])
+            may_end = np.array([stream.may_end() for stream in streams])
+            rows["frame"] = [stream.asked for stream in streams]
+            rows["flags"] |= np.where(first, FIRST_FRAME, 0) | np.where(may_end, MAY_END, 0)
         return rows
 
 

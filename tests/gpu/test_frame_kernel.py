@@ -72,7 +72,7 @@ def logits(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 def rules(count: int, frame: int = 0, seed: int = 0) -> Any:
     row = (0, frame, 0, 1 / 0.9, 1.0, 1.05, 50, 1 / 0.9, 1.0, 50, 0)
     made = np.array([row] * count, ROW)
-    made["seed"] = seed + np.arange(count)
+    made["seed"] = np.uint64(seed) + np.arange(count, dtype=np.uint64)
     return made
 
 
