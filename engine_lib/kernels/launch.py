@@ -20,6 +20,7 @@ class Kernel:
     def __init__(self, cubin: bytes, name: str, *, blocks: int, threads: int) -> None:
         """`cubin` also holds the int `shared_bytes`: the shared memory of a block. Raises LaunchError."""
         torch.cuda.current_stream()  # makes the context that the module is loaded into
+        self._context = _checked(driver.cuCtxGetCurrent(), "find")
         self._module = _checked(driver.cuModuleLoadData(cubin), "load")
         self._function = _checked(driver.cuModuleGetFunction(self._module, name.encode()), "find")
         place, size = _checked(driver.cuModuleGetGlobal(self._module, b"shared_bytes"), "find")
@@ -38,6 +39,7 @@ class Kernel:
 
     def launch(self, params: NDArray[np.void]) -> None:
         """Start it with `params` (one record; copied before this returns). Raises LaunchError."""
+        _checked(driver.cuCtxSetCurrent(self._context), "reach")  # another thread than the one that loaded it may launch
         pointers = np.array([params.ctypes.data], np.uint64)
         self._config.hStream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         _checked(driver.cuLaunchKernelEx(self._config, self._function, pointers.ctypes.data, 0), "launch")
