@@ -288,7 +288,7 @@ def _read_input() -> bytes:
 
 def _voices(options: argparse.Namespace) -> int:
     for voice in speak.voices(_client(options)):
-        _say_line(f"{voice['id']:<16} {voice['language']}")
+        _say_line(f"{voice['id']:<16} {voice['language']:<16} {voice['name']}")
     return launch.Exit.STOPPED
 
 

@@ -12,7 +12,8 @@ from fastapi.responses import FileResponse
 from proxy.service import Here
 
 FOLDER = Path(__file__).parent / "page"
-PARTS = {"app.js": "text/javascript", "player.js": "text/javascript", "style.css": "text/css"}
+SCRIPTS = ("app.js", "player.js", "voices.js")
+PARTS = dict.fromkeys(SCRIPTS, "text/javascript") | {"style.css": "text/css"}
 # No other host, no inline script: even a text that slipped into the page as HTML could do nothing.
 POLICY = "; ".join(
     [
@@ -21,6 +22,7 @@ POLICY = "; ".join(
         "style-src 'self'",
         "connect-src 'self'",  # the WebSocket too
         "img-src 'self' data:",
+        "media-src blob:",  # a sample, before it is sent
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
@@ -47,7 +49,6 @@ async def choices(service: Here) -> dict[str, Any]:
     """What can be chosen, and whether a key is asked for. Raises NotReady."""
     served = service.pool.description
     return {
-        "voices": served.speakers,
         "languages": served.languages,
         "needs_key": bool(service.settings.keys),
         "clones": served.embedding_size > 0,

@@ -1,6 +1,7 @@
 // The page: what the fields say goes to the server, what comes back goes to the player.
 
 import { draw, Player } from "/page/player.js";
+import { setUpVoices } from "/page/voices.js";
 
 const PROTOCOL = "nari.speech.v1";
 const KEY = "qwen3-tts-key"; // in sessionStorage
@@ -9,6 +10,7 @@ const $ = (id) => document.getElementById(id);
 let player = null;
 let run = null; // what is being spoken: { abort } or { socket }, and its numbers
 let spoken = null; // the fields of the last whole text, for its MP3
+let cloning = false; // whether all voices are ones that people add
 
 // ---- what is shown
 
@@ -88,6 +90,7 @@ async function ask(path, options = {}) {
     if (answer.status !== 401) throw new Error(message);
     const why = key() ? "The server didn't take this key." : "This server asks for a key. It is kept until you close this tab.";
     if (!(await askForKey(why))) throw new Error(message);
+    await showVoices($("voice").value);
   }
 }
 
@@ -297,13 +300,24 @@ async function saveMp3() {
 
 const title = (word) => word.replace(/(^|[\s_])\S/g, (letter) => letter.toUpperCase()).replaceAll("_", " ");
 
+// With the key, where there is one: it may have voices of its own.
+async function showVoices(chosen) {
+  const answer = await fetch("/v1/audio/voices", { headers: credentials() });
+  const { voices } = await answer.json();
+  const options = voices.map(({ id, name, language }) => new Option(cloning ? name : `${name} · ${title(language)}`, id));
+  const none = cloning ? "Add a voice below" : "As described";
+  $("voice").replaceChildren(...(options.length ? options : [new Option(none, "")]));
+  if (voices.some(({ id }) => id === chosen)) $("voice").value = chosen;
+}
+
 async function load() {
   for (;;) {
     const answer = await fetch("/page/choices.json").catch(() => null);
     if (answer?.ok) {
-      const { voices, languages, needs_key } = await answer.json();
-      const voiceOptions = voices.map(({ id, name, language }) => new Option(`${name} · ${title(language)}`, id));
-      $("voice").replaceChildren(...(voices.length ? voiceOptions : [new Option("As described", "")]));
+      const { languages, needs_key, clones } = await answer.json();
+      cloning = clones;
+      await showVoices();
+      if (clones) setUpVoices(ask, showVoices);
       $("language").replaceChildren(new Option("Automatic", ""));
       $("language").append(...languages.filter((name) => name !== "auto").map((name) => new Option(title(name), name)));
       $("server").textContent = needs_key ? "ready, with a key" : "ready";

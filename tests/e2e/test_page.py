@@ -26,7 +26,9 @@ from tests.serving import Serving, serving, stand_in_models, wait_for
 CHROMIUM = shutil.which("chromium")
 # Without the background-networking flags it looks for Google's hosts at every start.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+         "--disable-component-update", "--disable-sync",
+         # A microphone that beeps, and that every page may use.
+         "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # fmt: skip
 KEY = "a-secret"
 LIMIT_MS = 20_000
 
@@ -76,7 +78,7 @@ def locked_server(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Ite
 
 
 @pytest.fixture
-def visit(chromium: Browser) -> Iterator[Callable[[Serving], Page]]:
+def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
     """Open a server's page once it has found the voices; at the end it had no error and asked no other host."""
     context = chromium.new_context(accept_downloads=True, viewport={"width": 900, "height": 900})
     context.set_default_timeout(LIMIT_MS)
@@ -84,15 +86,16 @@ def visit(chromium: Browser) -> Iterator[Callable[[Serving], Page]]:
     asked: list[str] = []
     origins: list[str] = []
 
-    def go(server: Serving) -> Page:
-        listed = len(httpx.get(f"{server.url}/v1/audio/voices").json()["voices"])
-        origins.append(server.url.removeprefix("http://").rstrip("/"))
+    def go(server: Serving | str, voices: int | None = None) -> Page:
+        url = server if isinstance(server, str) else server.url
+        listed = voices or len(httpx.get(f"{url}/v1/audio/voices").json()["voices"])
+        origins.append(url.removeprefix("http://").rstrip("/"))
         page = context.new_page()
         page.add_init_script(LISTEN)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("console", lambda told: troubles.append(told.text) if "Content Security Policy" in told.text else None)
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(server.url)
+        page.goto(url)
         expect(page.locator("#voice option")).to_have_count(listed, timeout=LIMIT_MS)
         return page
 

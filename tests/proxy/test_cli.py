@@ -159,7 +159,10 @@ def test_say_repeats_the_servers_complaint_in_one_line(scripted: Serving, tmp_pa
 def test_voices_lists_them(scripted: Serving) -> None:
     finished = command("voices", "--url", scripted.url)
     assert finished.returncode == 0, finished.stderr
-    assert [line.split() for line in finished.stdout.splitlines()] == [["ryan", "english"], ["serena", "english"]]
+    assert [line.split() for line in finished.stdout.splitlines()] == [
+        ["ryan", "english", "Ryan"],
+        ["serena", "english", "Serena"],
+    ]
 
 
 @pytest.mark.parametrize("arguments", [["voices"], ["say", "Hello.", "-o", "never.wav"]])
