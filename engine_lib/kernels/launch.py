@@ -39,7 +39,9 @@ class Kernel:
 
     def launch(self, params: NDArray[np.void]) -> None:
         """Start it with `params` (one record; copied before this returns). Raises LaunchError."""
-        _checked(driver.cuCtxSetCurrent(self._context), "reach")  # another thread than the one that loaded it may launch
+        _checked(
+            driver.cuCtxSetCurrent(self._context), "reach"
+        )  # another thread than the one that loaded it may launch
         pointers = np.array([params.ctypes.data], np.uint64)
         self._config.hStream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         _checked(driver.cuLaunchKernelEx(self._config, self._function, pointers.ctypes.data, 0), "launch")

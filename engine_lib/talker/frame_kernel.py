@@ -167,7 +167,8 @@ class FrameKernel:
             "epoch": self._zeros(1, torch.int32),
         }
         self._failed = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-        self._rooms = [torch.zeros((n, CODEBOOKS), dtype=torch.int32, pin_memory=True) for _ in range(4)]
+        rooms = 2 * (slots // n + 3)  # for the launches of two steps
+        self._rooms = [torch.zeros((n, CODEBOOKS), dtype=torch.int32, pin_memory=True) for _ in range(rooms)]
         self._params = np.zeros(1, PARAMS)
         for name, tensor in {**weights.tensors, **self._words, **self._state}.items():
             self._params[name] = tensor.data_ptr()
@@ -183,8 +184,8 @@ class FrameKernel:
     ) -> Launched:
         """Run `columns` (COLUMN; `units` is filled in here), of which the first len(rows) sample by `rows` (ROW).
 
-        The result's room is used again by the fourth launch after this one. `logits`: float32 [rows, vocabulary] and
-        [15, rows, codes] that get the logits, for tests.
+        The result's place on the host is used again when as many launches followed as two steps can have.
+        `logits`: float32 [rows, vocabulary] and [15, rows, codes] that get the logits, for tests.
         """
         count, sampling = len(columns), len(rows)
         assert sampling <= count <= MOST_COLUMNS

@@ -226,6 +226,6 @@ def test_delays_at_every_wait_and_write_change_nothing(talker: Talker, kernel: F
 def test_a_long_run_never_loses_touch(kernel: FrameKernel) -> None:
     for number in range(200_000 // 32):
         launched = kernel.launch(decoding([number % 1000 + 1] * 32), rules(32, frame=number))
-        if number % 3 == 2:  # the host's rooms for codes are four
+        if number % 3 == 2:  # the host has places for some launches' codes, not for all
             launched.wait()
     launched.wait()
