@@ -1,7 +1,8 @@
-"""What both Triton models do first: choose the device, find the checkpoint, size the thread pool."""
+"""What the Triton models do at their start: choose the device, find the checkpoint, size the thread pool."""
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,3 +55,9 @@ def choose_device(wanted: str) -> torch.device:
             f"QWEN3_TTS_DEVICE is {wanted}, but this machine has {found} CUDA devices.", param="device"
         )
     return device
+
+
+def settle() -> None:
+    """Call when everything that lasts is made: the collector then never walks through it again, in nobody's way."""
+    gc.collect()
+    gc.freeze()

@@ -100,7 +100,7 @@ class Engine:
         tokenizer = TextTokenizer(directory, im_start=config.ids.im_start, im_end=config.ids.im_end)
         engine = cls(talker, tokenizer, SamplingDefaults.from_directory(directory), profile, model=model, speaks=speaks)
         steps = engine._steps
-        log.info("talker on %s in %s by %s, cache %.0f MiB", device, dtype, steps.path, steps.bytes() / 2**20)
+        log.info("talker on %s in %s, path: %s, cache %.0f MiB", device, dtype, steps.path, steps.bytes() / 2**20)
         return engine
 
     @property
@@ -312,6 +312,7 @@ class Engine:
             model=self._model,
             speaks=self._speaks,
             device=str(self._steps.device),
+            path=self._steps.path,
             active=self._scheduler.active,
             waiting=self._scheduler.waiting,
         )

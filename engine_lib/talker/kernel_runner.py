@@ -53,7 +53,7 @@ class _Plan:
 class KernelRunner:
     """The model with everything that a slot holds, in the frame kernel's layout."""
 
-    path = "the frame kernel"
+    path = "frame kernel"
     overlaps = True
 
     def __init__(self, talker: Talker, slots: int, positions: int, *, cache: Path | None) -> None:

@@ -102,7 +102,9 @@ class Requests:
         if stream.text_open:
             stream.close_text(self._config.ids.tts_eos, self._budget(stream.text_tokens))
 
-    def description(self, *, model: str, speaks: bool, device: str, active: int, waiting: int) -> Description:
+    def description(
+        self, *, model: str, speaks: bool, device: str, path: str, active: int, waiting: int
+    ) -> Description:
         """What clients may know."""
         return Description(
             model=model,
@@ -120,7 +122,7 @@ class Requests:
             active=active,
             waiting=waiting,
             device=device,
-            path="plain",
+            path=path,
             speaks=speaks,
             embedding_size=self._config.talker.hidden if self._config.kind == "base" else 0,
         )

@@ -42,7 +42,7 @@ class Runner:
         sizes = talker.config.talker
         weight = talker.codec_head.weight
         self.device = weight.device
-        self.path = "plain torch operations"
+        self.path = "plain"
         self.overlaps = self.device.type == "cuda"
         self._talker = talker
         self._row_tile = row_tile

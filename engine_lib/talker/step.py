@@ -29,7 +29,7 @@ class Steps(Protocol):
     """A model with everything that a slot holds on the device."""
 
     device: torch.device
-    path: str  # how it computes, in words for people
+    path: str  # how it computes, as clients are told
     overlaps: bool  # whether a step may start while the one before is still on its way
 
     def start(self, batch: Batch) -> Step:

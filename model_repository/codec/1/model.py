@@ -25,7 +25,7 @@ from engine_lib.codec.engine import CodecJob, Engine, PcmChunk
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
 from engine_lib.recent import RecentNames
-from engine_lib.startup import prepare
+from engine_lib.startup import prepare, settle
 
 log = logging.getLogger("codec")
 
@@ -47,6 +47,7 @@ class TritonPythonModel:
         self._cancelled = RecentNames(4096)
         self._messenger = ThreadPoolExecutor(1, thread_name_prefix="tell-talker")
         self._port = Port(pb_utils, self._handle, _metrics(self._engine))
+        settle()
 
     def execute(self, requests: list[Any]) -> None:
         """Only enqueue: answers come as they come."""

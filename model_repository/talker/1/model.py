@@ -22,7 +22,7 @@ from engine_lib.adapter import (
 )
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
-from engine_lib.startup import prepare
+from engine_lib.startup import prepare, settle
 from engine_lib.talker.engine import Engine
 from engine_lib.talker.stream import Chunk
 
@@ -43,6 +43,7 @@ class TritonPythonModel:
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(error.message) from error
         self._port = Port(pb_utils, self._handle, _metrics(self._engine))
+        settle()
 
     def execute(self, requests: list[Any]) -> None:
         """Only enqueue: answers come as they come."""
