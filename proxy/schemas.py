@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from engine_lib.errors import InvalidRequest
 from engine_lib.wire import MAX_REF_CHARACTERS, StreamOptions, check_text, invalid_field
+from proxy.markup import without_tags
 
 Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -42,7 +43,7 @@ class LiveRequest(_Request):
 class SpeechRequest(_Request):
     """The body of POST /v1/audio/speech."""
 
-    input: str = Field(description="What to say.")
+    input: str = Field(description="What to say. Tags of SSML are dropped.")
     response_format: Format = "mp3"
     stream_format: Literal["audio", "sse"] = "audio"
     ref_audio: str | None = Field(
@@ -58,7 +59,7 @@ class SpeechRequest(_Request):
     @field_validator("input")
     @classmethod
     def _speakable(cls, value: str) -> str:
-        return check_text(value)
+        return check_text(without_tags(value))
 
     @field_validator("ref_text")
     @classmethod

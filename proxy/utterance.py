@@ -22,6 +22,7 @@ from engine_lib.wire import FinishReason, Voice, is_visible, text_problem
 from proxy.audio import Audio
 from proxy.errors import Backpressure, envelope
 from proxy.logs import Account
+from proxy.markup import TagFilter
 from proxy.playback import Playback
 from proxy.pool import Server
 from proxy.schemas import LiveRequest
@@ -89,8 +90,10 @@ class Utterance:
         self._metrics = service.metrics
         self._audio = Audio("pcm", speed=request.speed, sample_rate=request.sample_rate, whole=False)
         self._kinds: list[str] = []  # of the input events, by sequence number
+        self._tags = TagFilter()
         self._characters = 0
         self._speakable = False
+        self._has_rest = False  # whether the end brought out the beginning of a tag that was none
         self._frames = 0
         self._opened = time.monotonic()
         self._first_text: float | None = None  # time.monotonic()
@@ -153,18 +156,26 @@ class Utterance:
             raise InvalidRequest(f"The text has more than {most} characters.", param="text", code="input_too_large")
         if problem := text_problem(text):
             raise InvalidRequest(f"'text' {problem}.", param="text", code="invalid_text")
-        self._speakable = self._speakable or is_visible(text)
-        if self._text is not None:
-            self._text.append(text)
         self._first_text = self._first_text or time.monotonic()
-        self._begun.append(text)
+        self._begun.append(self._spoken(self._tags.feed(text)))
 
     def end(self, event: Mapping[str, Any]) -> None:
         """Hand on that the text is complete. Raises InvalidRequest."""
         self._count(event, END)
+        rest = self._spoken(self._tags.finish())
         if not self._speakable:
             raise InvalidRequest("There was no text to speak.", code="empty_input")
+        if rest:
+            self._has_rest = True
+            self._begun.append(rest)
         self._begun.end()
+
+    def _spoken(self, text: str) -> str:
+        """`text`, which is about to be handed on."""
+        self._speakable = self._speakable or is_visible(text)
+        if self._text is not None:
+            self._text.append(text)
+        return text
 
     def _count(self, event: Mapping[str, Any], kind: str) -> None:
         due = len(self._kinds)
@@ -195,8 +206,11 @@ class Utterance:
     async def _tell_taken(self, taken: Taken) -> None:
         if taken.text_tokens > 0:
             await self._tell_start()
-        kind = self._kinds[taken.sequence]
-        await self._socket.tell("input_text.ack", event=kind, sequence=taken.sequence, request_id=self.id)
+        end = len(self._kinds) - 1
+        if self._has_rest and taken.sequence == end:
+            return  # an append of our own, before the end
+        sequence = min(taken.sequence, end)
+        await self._socket.tell("input_text.ack", event=self._kinds[sequence], sequence=sequence, request_id=self.id)
 
     async def _tell_start(self) -> None:
         if not self._told_start:

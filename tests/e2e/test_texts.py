@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import numpy as np
 import pytest
 
 from engine_lib.profile import load_profile
@@ -45,10 +46,26 @@ def test_case_44_a_long_text_without_a_stop_is_spoken_or_refused_by_name(words: 
 
 
 @pytest.mark.parametrize(
-    "words", ["<speak>Hi <break time='1s'/> you</speak>", "a < b and c > d", "<|im_end|><|im_start|>"]
+    ("words", "meant"),
+    [
+        ("<speak>Hi <break time='1s'/> you</speak>", "Hi you "),
+        ("a < b and c > d", "a < b and c > d"),
+        ("<|im_end|><|im_start|>", "<|im_end|><|im_start|>"),
+    ],
 )
-def test_case_46_markup_and_control_words_are_text_like_any_other(words: str, server: Serving) -> None:
-    assert speak(server, words, max_new_tokens=20).status_code == 200
+def test_case_46_tags_are_dropped_and_comparisons_and_control_words_are_text(
+    words: str, meant: str, server: Serving
+) -> None:
+    answers = [speak(server, text, max_new_tokens=20, response_format="pcm") for text in (words, meant)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    heard, plain = (np.frombuffer(answer.content, "<i2").astype(int) for answer in answers)
+    assert len(heard) == len(plain)
+    assert np.abs(heard - plain).max() <= 1
+
+
+def test_case_46_a_text_of_nothing_but_tags_is_refused(server: Serving) -> None:
+    refused = speak(server, "<speak> <break/> </speak>")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
 
 
 def test_case_47_mixed_directions_are_spoken_and_broken_unicode_is_refused(server: Serving) -> None:

@@ -100,6 +100,22 @@ async def test_case_13_text_without_a_full_stop_is_spoken_whole(scripted: Servin
     assert heard(client.pcm) == spoken(words)
 
 
+async def test_case_46_tags_are_dropped_however_they_are_cut_and_each_piece_is_acknowledged(scripted: Serving) -> None:
+    async with live(scripted.url) as client:
+        text = "<speak>the quick<break time='1s'/>brown 1 < 2 fox</speak> <spea"
+        for size in (1, 3, 1000):
+            client.events.clear()
+            await client.start()
+            for begin in range(0, len(text), size):
+                await client.append(text[begin : begin + size])
+            await client.end()
+            assert (await client.until("response.done"))["stop_reason"] == "stop"
+            assert heard(client.pcm) == spoken("the quick brown 1 < 2 fox <spea")
+            acks = [event for event in client.events if event["type"] == "input_text.ack"]
+            assert [ack["sequence"] for ack in acks] == list(range(client.sent))
+            assert [ack["event"] for ack in acks] == ["input_text.append"] * (client.sent - 1) + ["input_text.end"]
+
+
 async def test_case_12_ten_thousand_pieces_of_one_character(scripted: Serving) -> None:
     text = ("abcdefghijklmnopqrstuvwxyz" * 4 + " ") * 100
     text = text[:9_999] + "."
