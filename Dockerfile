@@ -28,16 +28,17 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 speaker \
-    && install --directory --owner speaker /models
+    && install --directory --owner speaker /models /voices
 COPY --from=build /opt/qwen3-tts/.venv /opt/qwen3-tts/.venv
 
 ENV PATH=/opt/qwen3-tts/.venv/bin:$PATH \
     QWEN3_TTS_HOST=0.0.0.0 \
     QWEN3_TTS_PORT=8000 \
-    QWEN3_TTS_MODEL_CACHE_DIR=/models
+    QWEN3_TTS_MODEL_CACHE_DIR=/models \
+    QWEN3_TTS_VOICE_DIR=/voices
 USER 10001
 WORKDIR /home/speaker
-VOLUME /models
+VOLUME ["/models", "/voices"]
 EXPOSE 8000 8001 8002 8003
 
 # Loading weights and capturing graphs takes minutes at the first start, with the download.

@@ -93,7 +93,7 @@ def test_the_image_runs_as_nobody_special_under_an_init_with_a_health_check() ->
     assert last["USER"] == "10001"
     assert last["ENTRYPOINT"].startswith('["tini", "--", "qwen3-tts-triton", "serve"')
     assert "/ready" in last["HEALTHCHECK"]
-    assert last["VOLUME"] == "/models"
+    assert last["VOLUME"] == '["/models", "/voices"]'
 
 
 def test_what_the_dockerfile_copies_is_let_through_to_it() -> None:
