@@ -20,6 +20,9 @@ from tests.proxy.test_speech import asking
 from tests.serving import START_LIMIT_S, STOP_LIMIT_S, Serving, serving, starting, wait_for
 
 
+MODELS = 3  # with a process each
+
+
 @pytest.fixture
 def models(scripted_models: Path) -> tuple[str, str]:
     """The option for models without a network: they start at once, and speak at the pace that the text asks for."""
@@ -39,8 +42,8 @@ def test_it_announces_addresses_that_answer_and_prints_a_curl_line(scripted: Ser
     assert "nv_inference_count" in httpx.get(scripted.facts["triton_metrics"]).text
     assert f"curl {scripted.url}/v1/audio/speech" in scripted.output
     assert "# sha256: " in scripted.output
-    assert len(scripted.stubs()) == 2
-    assert len(scripted.regions()) == 3  # two models and the lock
+    assert len(scripted.stubs()) == MODELS
+    assert len(scripted.regions()) == MODELS + 1  # and the lock
 
 
 @pytest.mark.parametrize("victim", ["triton", "talker"])
@@ -58,12 +61,12 @@ def test_when_triton_or_a_model_dies_for_good_the_proxy_stops_and_the_code_is_3(
 def test_when_triton_or_a_model_dies_service_returns_by_itself(victim: str, server: Serving) -> None:
     killed = server.pid("triton")
     kill(killed if victim == "triton" else server.stub(victim).pid)
-    wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 5)
+    wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 2)
     wait_for(lambda: "Ready again." in server.output, START_LIMIT_S)
     assert server.pid("triton") != killed
     assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200
-    assert len(server.stubs()) == 2
-    assert len(server.regions()) == 3  # two models and the lock
+    assert len(server.stubs()) == MODELS
+    assert len(server.regions()) == MODELS + 1  # and the lock
 
 
 def test_when_the_proxy_is_killed_triton_stops_and_the_code_is_4(server: Serving) -> None:
