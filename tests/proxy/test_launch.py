@@ -19,7 +19,6 @@ from proxy.web import Gate
 from tests.proxy.test_speech import asking
 from tests.serving import START_LIMIT_S, STOP_LIMIT_S, Serving, serving, starting, wait_for
 
-
 MODELS = 3  # with a process each
 
 
