@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ def bench(options: argparse.Namespace, server: Server, say: Callable[[str], None
     target_name, levels = asyncio.run(_levels(options, server, texts, say))
     document = {
         "schema": report.SCHEMA,
-        "program": f"qwen3-tts-triton {version('qwen3-tts-triton')}",
         "began": began,
         "label": options.label or target_name,
         "target": target_name,
