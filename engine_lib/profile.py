@@ -43,7 +43,8 @@ class Profile:
     # Numbers
     talker_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
     talker_path: Literal["auto", "plain"] = "auto"  # auto: the frame kernel where it runs
-    codec_dtype: Literal["float32", "bfloat16"] = "float32"
+    # auto: float16 where the codec's kernels run, else float32
+    codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     # Codec
     codec_rows: int = 32  # chunks decoded together at most
     codec_idle_timeout_s: float = 60.0  # a stream whose next chunk stays out this long loses its state

@@ -21,8 +21,8 @@ import torch
 from engine_lib import wire
 from engine_lib.codec.backlog import Backlog, Turn
 from engine_lib.codec.jobs import CodecJob, PcmChunk
-from engine_lib.codec.model import Decoder
-from engine_lib.codec.runner import Codes, Pcm, Runner
+from engine_lib.codec.path import make_runner
+from engine_lib.codec.runner import Codes, Pcm
 from engine_lib.errors import NotReady, ServiceError
 from engine_lib.metrics import Samples
 from engine_lib.profile import Profile
@@ -30,7 +30,6 @@ from engine_lib.profile import Profile
 logger = logging.getLogger(__name__)
 
 SILENCE = 32767 * 10 ** (-50 / 20)  # peaks under -50 dBFS are silence
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Decodes(Protocol):
@@ -84,10 +83,7 @@ class Engine:
 
         Raises ConfigurationError naming any key or tensor that doesn't fit.
         """
-        decoder = Decoder.from_directory(directory / "speech_tokenizer", DTYPES[profile.codec_dtype], device)
-        # Twice the streams that speak at once: one that has spoken may still have chunks here when the next one starts.
-        slots = max(2 * profile.max_active, profile.codec_rows)
-        runner = Runner(decoder, slots, primed=profile.codec_voice_cache)
+        runner = make_runner(directory / "speech_tokenizer", profile, device)
         logger.info("Codec state: %d slots, %.1f MiB on %s", runner.slots, runner.state_bytes / 2**20, device)
         return cls(runner, profile)
 

@@ -22,7 +22,7 @@ Codes = npt.NDArray[np.integer[Any]]  # [frames, 16]
 Pcm = npt.NDArray[np.int16]  # [samples]
 
 PIECE_FRAMES = 25  # a longer chunk is decoded in pieces ...
-CALL_FRAMES = 96  # ... and so are many rows of long chunks: both bound the memory of a call
+CALL_FRAMES = 400  # ... and so are many rows of long chunks: both bound the memory of a call, to 4 GB in float32
 PRIMED_VOICES = 32  # whose state is remembered
 
 
