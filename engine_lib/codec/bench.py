@@ -1,7 +1,7 @@
 """Times the codec on this machine's GPU: kernels and plain decoder, and how far the kernels are from it.
 
-python -m engine_lib.codec.bench DIRECTORY [--json FILE], DIRECTORY being a checkpoint's speech_tokenizer. For the times,
-random weights of the released sizes are as good as real ones.
+python -m engine_lib.codec.bench DIRECTORY [--json FILE], DIRECTORY being a checkpoint's speech_tokenizer. For the
+times, random weights of the released sizes are as good as real ones.
 """
 
 from __future__ import annotations
