@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_lib.talker import kernel_runner
@@ -94,6 +94,7 @@ def notes(runner: KernelRunner) -> list[tuple[Any, Any]]:
     return runner.kernel.launches
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=50), st.randoms(use_true_random=False))
 def test_every_position_runs_once_in_order_and_finds_its_earlier_ones(lengths: list[int], chance: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
