@@ -201,7 +201,7 @@ def test_two_servers_side_by_side_do_not_touch_each_other(
     with serving(tmp_path, *models) as other:
         assert set(scripted.regions()).isdisjoint(other.regions())
     assert is_ready(scripted)
-    assert len(scripted.regions()) == 3
+    assert len(scripted.regions()) == MODELS + 1
 
 
 @pytest.mark.parametrize(
