@@ -66,9 +66,9 @@ def test_a_missing_libpython_is_named_with_its_debian_package(tmp_path: Path, mo
 
 
 def test_only_models_in_a_process_of_their_own_need_shared_memory() -> None:
-    assert triton_server.count_python_models(ROOT / "model_repository") == 2
+    assert triton_server.count_python_models(ROOT / "model_repository") == 3
 
 
 def test_the_packages_own_models_are_found() -> None:
     models = triton_server.find_models(None)
-    assert {path.parent.name for path in models.glob("*/config.pbtxt")} == {"talker", "codec", "tts"}
+    assert {path.parent.name for path in models.glob("*/config.pbtxt")} == {"talker", "codec", "tts", "voice"}
