@@ -13,9 +13,8 @@ import argparse
 import copy
 import datetime
 import json
-import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from engine_lib.talker.scheduler import Batch
 from engine_lib.talker.step import Steps
 from engine_lib.talker.stream import Sampling, Stream
 from engine_lib.text.prompt import Prompt
+from engine_lib.timing import median_time
 
 POSITIONS = 2048
 USUAL = Sampling(0.9, 50, 1.0, 1.05, 0.9, 50, 1.0)  # generation_config.json of the published checkpoints
@@ -61,22 +61,8 @@ def copy_bandwidth(device: torch.device) -> float:
     """Bytes a second that a large copy reads and writes."""
     source = torch.empty(2**32, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    milliseconds = median_time(lambda: target.copy_(source))
+    milliseconds = median_time(lambda: target.copy_(source), REPEATS)
     return 2 * source.numel() / (milliseconds / 1000)
-
-
-def median_time(action: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Milliseconds between CUDA events around `action`: the median, after three runs that don't count."""
-    times = []
-    for number in range(repeats + 3):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        action()
-        end.record()
-        end.synchronize()
-        if number >= 3:
-            times.append(begin.elapsed_time(end))
-    return float(statistics.median(times))
 
 
 def stream(slot: int, context: int) -> Stream:
@@ -105,7 +91,7 @@ def stream(slot: int, context: int) -> Stream:
 def frame_time(steps: Steps, batch: int, context: int) -> float:
     """One frame of `batch` streams at `context`."""
     streams = [stream(slot, context) for slot in range(batch)]
-    return median_time(lambda: steps.start(Batch([], streams)).wait())
+    return median_time(lambda: steps.start(Batch([], streams)).wait(), REPEATS)
 
 
 def first_frame_time(steps: Steps, batch: int) -> float:
@@ -117,7 +103,7 @@ def first_frame_time(steps: Steps, batch: int) -> float:
             steps.start(Batch(waiting, [])).wait()
             waiting = [one for one in waiting if one.in_prefill]
 
-    return median_time(run)
+    return median_time(run, REPEATS)
 
 
 def prompt_time(kernel: FrameKernel, batch: int) -> float:
@@ -128,7 +114,7 @@ def prompt_time(kernel: FrameKernel, batch: int) -> float:
         part["base"] = [int(np.flatnonzero(part["slot"] == slot)[0]) for slot in part["slot"]]
         part["first"] = [int(part["position"][part["slot"] == slot].min()) for slot in part["slot"]]
     none = np.zeros(0, ROW)
-    return median_time(lambda: [kernel.launch(part, none) for part in parts])
+    return median_time(lambda: [kernel.launch(part, none) for part in parts], REPEATS)
 
 
 class Reference:

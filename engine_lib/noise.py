@@ -9,6 +9,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,40 @@ def checkpoint() -> Path:
 
 def write(directory: Path) -> None:
     """Write the checkpoint into the new folder `directory`, the same bytes every time."""
-    generator = torch.Generator().manual_seed(0)
+    write_checkpoint(directory, _talker_config(), _codec_config(), [], torch.float32, torch.device("cpu"))
+
+
+def write_checkpoint(
+    directory: Path,
+    talker_config: dict[str, Any],
+    codec_config: dict[str, Any],
+    merges: Sequence[tuple[str, str]],
+    talker_dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Write a checkpoint into the new folder `directory`, with weights drawn on `device`.
+
+    The tokenizer knows every byte, and what `merges` makes of them. The codec's weights are float32, as published.
+    """
+    generator = torch.Generator(device).manual_seed(0)
     codec = directory / "speech_tokenizer"
     codec.mkdir(parents=True)
-    _write_json(directory / "config.json", _talker_config())
+    _write_json(directory / "config.json", talker_config)
     _write_json(directory / "generation_config.json", {})
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    _write_json(directory / "vocab.json", {character: number for number, character in enumerate(alphabet)})
-    (directory / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    _write_json(codec / "config.json", _codec_config())
+    words = sorted(pre_tokenizers.ByteLevel.alphabet()) + [first + second for first, second in merges]
+    _write_json(directory / "vocab.json", {word: number for number, word in enumerate(words)})
+    lines = ["#version: 0.2", *(f"{first} {second}" for first, second in merges)]
+    (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write_json(codec / "config.json", codec_config)
     with torch.device("meta"):
         talker = Talker(TalkerConfig.from_directory(directory))
         decoder = Decoder(DecoderConfig.from_directory(codec))
-    save_file(random_weights(talker, "talker.", generator, torch.float32), directory / "model.safetensors")
-    save_file(random_weights(decoder, "decoder.", generator, torch.float32), codec / "model.safetensors")
+    for module, prefix, dtype, folder in (
+        (talker, "talker.", talker_dtype, directory),
+        (decoder, "decoder.", torch.float32, codec),
+    ):
+        weights = random_weights(module, prefix, generator, dtype)
+        save_file({name: tensor.cpu() for name, tensor in weights.items()}, folder / "model.safetensors")
 
 
 def random_weights(module: nn.Module, prefix: str, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:

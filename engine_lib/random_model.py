@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
 
 from engine_lib import noise
-from engine_lib.codec.config import DecoderConfig
-from engine_lib.codec.model import Decoder
 from engine_lib.layers import fold
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.model import Talker
@@ -31,25 +27,7 @@ WORDS = 151_643  # of the tokenizer, before its control tokens
 
 def write(directory: Path, size: str, device: torch.device) -> None:
     """Write the checkpoint of `size` into the new folder `directory`; weights are drawn on `device`."""
-    codec = directory / "speech_tokenizer"
-    codec.mkdir(parents=True)
-    for name, data in (
-        ("config.json", talker_config(size)),
-        ("generation_config.json", {}),
-        ("vocab.json", vocabulary()),
-        ("speech_tokenizer/config.json", codec_config()),
-    ):
-        (directory / name).write_text(json.dumps(data, ensure_ascii=False) + "\n", encoding="utf-8")
-    lines = ["#version: 0.2", *(f"{first} {second}" for first, second in merges())]
-    (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    config = TalkerConfig.from_directory(directory)
-    with torch.device("meta"):
-        talker, decoder = Talker(config), Decoder(DecoderConfig.from_directory(codec))
-    generator = torch.Generator(device).manual_seed(0)
-    weights = noise.random_weights(talker, "talker.", generator, torch.bfloat16)
-    save_file({name: tensor.cpu() for name, tensor in weights.items()}, directory / "model.safetensors")
-    weights = noise.random_weights(decoder, "decoder.", generator, torch.float32)
-    save_file({name: tensor.cpu() for name, tensor in weights.items()}, codec / "model.safetensors")
+    noise.write_checkpoint(directory, talker_config(size), codec_config(), merges(), torch.bfloat16, device)
 
 
 def talker(config: TalkerConfig, device: torch.device) -> Talker:
@@ -143,12 +121,6 @@ def merges() -> list[tuple[str, str]]:
     letters = [first + second for first, second in itertools.product("etaoinshrdlucmfwypvbgkjqxz", repeat=2)]
     longer = itertools.product(letters, letters)
     return pairs + list(itertools.islice(longer, WORDS - len(alphabet) - len(pairs)))
-
-
-def vocabulary() -> dict[str, int]:
-    """vocab.json: the bytes and what `merges` makes of them."""
-    words = sorted(pre_tokenizers.ByteLevel.alphabet()) + [first + second for first, second in merges()]
-    return {word: number for number, word in enumerate(words)}
 
 
 def main() -> None:

@@ -9,14 +9,17 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
+import uvicorn
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "data" / "checkpoint_custom_voice"
@@ -100,6 +103,22 @@ def wait_for(condition: Callable[[], object], limit_s: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"still not true after {limit_s} s"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def in_this_process(configuration: uvicorn.Config) -> Iterator[str]:
+    """The URL of an app of one's own, served by a thread."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(configuration)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        wait_for(lambda: server.started, 10)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
 
 
 def stand_in_models(folder: Path) -> Path:

@@ -28,6 +28,7 @@ from engine_lib.codec.kernels.weights import weights_of
 from engine_lib.codec.model import Decoder
 from engine_lib.codec.path import DTYPES, load_kernels
 from engine_lib.codec.runner import Codes, Runner
+from engine_lib.timing import median_time
 
 SIZES = [(rows, frames) for rows in (1, 8, 32) for frames in (1, 4, 12)]
 TENSOR_RATE = 790e12  # bf16 operations a second that a matrix product reached on an H200 (docs/benchmarks/codec.md)
@@ -74,15 +75,7 @@ def graph_ms(runner: KernelRunner, rows: int, frames: int) -> float:
     call = runner.call(rows, frames)
     call.row.copy_(torch.tensor([[row, 100, frames, 0] for row in range(rows)], dtype=torch.int32))
     call.codes.random_(0, runner.codebook_size)
-    times = []
-    for _ in range(REPEATS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        begin.record()
-        runner.replay(rows, frames)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return float(statistics.median(times))
+    return median_time(lambda: runner.replay(rows, frames), REPEATS)
 
 
 def floor_ms(runner: KernelRunner, rows: int, frames: int) -> float:

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from engine_lib.codec.kernels.fit import misfit
-from engine_lib.codec.kernels.launch import ARCHITECTURE, SOURCE, DriverError, Module, defines
+from engine_lib.codec.kernels.launch import SOURCE, Module, defines
 from engine_lib.codec.kernels.runner import KernelRunner
 from engine_lib.codec.kernels.weights import weights_of
 from engine_lib.codec.model import Decoder
 from engine_lib.codec.runner import Runner
-from engine_lib.kernels.compile import CompileError, compiled, default_cache
+from engine_lib.kernels.target import CompileError, LaunchError
 from engine_lib.profile import Profile
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def make_runner(directory: Path, profile: Profile, device: torch.device) -> Runn
         number = FAST if profile.codec_dtype == "auto" else profile.codec_dtype
         try:
             module = load_kernels(number)
-        except (CompileError, DriverError) as error:
+        except (CompileError, LaunchError) as error:
             logger.warning("The codec's kernels can't be had, so the plain decoder stands in: %s", error)
         else:
             weights = weights_of(decoder, DTYPES[number])
@@ -48,5 +48,8 @@ def make_runner(directory: Path, profile: Profile, device: torch.device) -> Runn
 
 
 def load_kernels(number: str) -> Module:
-    """The kernels for activations in `number`, compiled at the first start. Raises CompileError and DriverError."""
-    return Module(compiled(SOURCE, defines(number), ARCHITECTURE, default_cache()))
+    """The kernels for activations in `number`, compiled at the first start. Raises CompileError and LaunchError."""
+    # Here, so that a CPU's start doesn't wait for CUDA's bindings.
+    from engine_lib.kernels.compile import compiled, default_cache
+
+    return Module(compiled(SOURCE, defines(number), default_cache()))

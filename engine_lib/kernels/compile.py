@@ -10,21 +10,17 @@ from pathlib import Path
 
 from cuda.bindings import nvrtc
 
-from engine_lib.errors import ConfigurationError
+from engine_lib.kernels.target import ARCHITECTURE, CompileError
 
 SOURCES = Path(__file__).parent / "cuda"
 
 
-class CompileError(ConfigurationError):
-    """NVRTC refused a source; the message is its log."""
-
-
-def compiled(source: str, defines: Mapping[str, str | int], architecture: str, cache: Path | None = None) -> bytes:
-    """The cubin of cuda/`source` with `defines` for `architecture` ("sm_90a").
+def compiled(source: str, defines: Mapping[str, str | int], cache: Path | None = None) -> bytes:
+    """The cubin of cuda/`source` with `defines`.
 
     Read from `cache` when the same sources were compiled by the same NVRTC before, else put there. Raises CompileError.
     """
-    options = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in sorted(defines.items()))]
+    options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++17", *(f"-D{k}={v}" for k, v in sorted(defines.items()))]
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     digest = hashlib.sha256(repr((source, options, files, _version())).encode()).hexdigest()
     kept = cache / f"{Path(source).stem}-{digest[:32]}.cubin" if cache is not None else None

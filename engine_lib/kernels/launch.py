@@ -9,9 +9,7 @@ import torch
 from cuda.bindings import driver
 from numpy.typing import NDArray
 
-
-class LaunchError(RuntimeError):
-    """The driver refused; the message says what and why."""
+from engine_lib.kernels.target import LaunchError
 
 
 class Kernel:
@@ -39,9 +37,8 @@ class Kernel:
 
     def launch(self, params: NDArray[np.void]) -> None:
         """Start it with `params` (one record; copied before this returns). Raises LaunchError."""
-        _checked(
-            driver.cuCtxSetCurrent(self._context), "reach"
-        )  # another thread than the one that loaded it may launch
+        # This may be another thread than the one that loaded the kernel, and never have used CUDA.
+        _checked(driver.cuCtxSetCurrent(self._context), "reach")
         pointers = np.array([params.ctypes.data], np.uint64)
         self._config.hStream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         _checked(driver.cuLaunchKernelEx(self._config, self._function, pointers.ctypes.data, 0), "launch")

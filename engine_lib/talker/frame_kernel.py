@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine_lib.kernels.compile import compiled
 from engine_lib.kernels.launch import Kernel
+from engine_lib.kernels.target import misfit
 from engine_lib.talker.config import SUPPRESSED_TAIL, TalkerConfig
 from engine_lib.talker.frame_weights import BLOCKS, FrameWeights
 from engine_lib.wire import CODEBOOKS
@@ -20,12 +21,11 @@ from engine_lib.wire import CODEBOOKS
 MOST_COLUMNS = 32
 FED_BACK = -2  # a column's code: the stream's own latest frame
 FIRST_FRAME, MAY_END, GREEDY, SUB_GREEDY = 1, 2, 4, 8  # Row.flags
-SPAN = 256
+SPAN = 256  # cache positions of one unit of attention
 THREADS = 256
 TILES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4))  # of eight columns: talker's, predictor's
 LAUNCHES_BEFORE_CLEAR = 2**22  # some 600 tags a launch: well before 32 bits are used up
 HEADS, KV_HEADS, HEAD_DIM = 16, 8, 128
-ARCHITECTURE = "sm_90a"
 
 COLUMN = np.dtype(
     [("side", np.uint64)]
@@ -67,10 +67,8 @@ class KernelFailed(RuntimeError):
 
 def why_not(config: TalkerConfig, dtype: torch.dtype, device: torch.device) -> str:
     """Why the frame kernel can't run this model here; empty when it can."""
-    if device.type != "cuda":
-        return "there is no CUDA device"
-    if torch.cuda.get_device_capability(device) != (9, 0):
-        return f"{torch.cuda.get_device_name(device)} is not of the Hopper generation"
+    if reason := misfit(device):
+        return reason
     if torch.cuda.get_device_properties(device).multi_processor_count < BLOCKS:
         return f"the device has fewer than {BLOCKS} multiprocessors"
     if dtype != torch.bfloat16:
@@ -94,6 +92,7 @@ def defines(config: TalkerConfig, positions: int, tiles: tuple[int, int]) -> dic
         "INTERMEDIATE": config.talker.intermediate,
         "LAYERS": config.talker.layers,
         "EPS": f"{config.talker.rms_norm_eps}f",
+        "SPAN": SPAN,
         "MOST_SPANS": -(-positions // SPAN),
         "PARAMS_BYTES": PARAMS.itemsize,
         "TALKER_TILES": tiles[0],
@@ -136,9 +135,7 @@ class FrameKernel:
         self.device = weights.frame_schedule.device
         with ThreadPoolExecutor() as pool:
             jobs = {
-                tiles: pool.submit(
-                    compiled, "frame.cu", defines(config, positions, tiles) | (extra or {}), ARCHITECTURE, cache
-                )
+                tiles: pool.submit(compiled, "frame.cu", defines(config, positions, tiles) | (extra or {}), cache)
                 for tiles in TILES
             }
         self._kernels = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from engine_lib.kernels.target import CompileError, LaunchError
 from engine_lib.profile import Profile
 from engine_lib.talker.model import Talker
 from engine_lib.talker.runner import Runner
@@ -26,9 +27,8 @@ def choose_path(talker: Talker, profile: Profile) -> Steps:
     if profile.talker_path == "plain":
         log.info("the talker runs in plain torch operations, as talker_path asks")
         return plain()
-    # Not where there is no CUDA: the bindings come with its builds of torch only.
-    from engine_lib.kernels.compile import CompileError, default_cache
-    from engine_lib.kernels.launch import LaunchError
+    # Here, so that a CPU's start doesn't wait for CUDA's bindings.
+    from engine_lib.kernels.compile import default_cache
     from engine_lib.talker.frame_kernel import why_not
     from engine_lib.talker.kernel_runner import KernelRunner
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +23,7 @@ import numpy as np
 import uvicorn
 
 from engine_lib.wire import SAMPLE_RATE
-from tests.serving import wait_for
+from tests.serving import in_this_process
 
 LONG_MS, SHORT_MS = 2000, 100  # of a piece that isn't late, or before one that is
 LATE_MS = 1000
@@ -150,17 +148,8 @@ async def answer(script: Script, tell: Any, send: Any) -> None:
 @contextlib.contextmanager
 def bad_server() -> Iterator[str]:
     """Its URL."""
-    listening = socket.create_server(("127.0.0.1", 0))
     configuration = uvicorn.Config(
         app, lifespan="off", log_config=None, log_level="critical", timeout_graceful_shutdown=1, ws="websockets-sansio"
     )
-    server = uvicorn.Server(configuration)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        wait_for(lambda: server.started, 10)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
+    with in_this_process(configuration) as url:
+        yield url

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from proxy.app import create_app
 from proxy.settings import Settings
 from proxy.stream import Limits
 from proxy.triton_client import TritonClient
 from proxy.web import configuration
-from tests.serving import Serving, serving, stand_in_models, wait_for
+from tests.serving import Serving, in_this_process, serving, stand_in_models
 
 SCRIPTED = Path(__file__).parent / "scripted"
 LIMITS = Limits(first_chunk_s=30, chunk_s=30, heartbeat_s=10)
@@ -70,14 +67,5 @@ async def triton(scripted: Serving) -> AsyncIterator[TritonClient]:
 @contextmanager
 def proxy(settings: Settings) -> Iterator[str]:
     """The URL of a proxy of its own in this process."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(configuration(create_app(settings), settings))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        wait_for(lambda: server.started, 10)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
+    with in_this_process(configuration(create_app(settings), settings)) as url:
+        yield url

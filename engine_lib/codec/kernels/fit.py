@@ -7,8 +7,8 @@ import torch
 from engine_lib.codec.config import DecoderConfig
 from engine_lib.codec.kernels.program import RING
 from engine_lib.codec.kernels.runner import FRAMES
+from engine_lib.kernels import target
 
-HOPPER = (9, 0)
 HEAD = 64  # codec_stages.cuh: attend
 MOST_SEEN = 96  # frames that attend holds: window - 1 and a call's
 MOST_LAST = 96  # channels of the last convolution
@@ -16,12 +16,7 @@ MOST_LAST = 96  # channels of the last convolution
 
 def misfit(config: DecoderConfig, device: torch.device) -> str | None:
     """Why the kernels can't run this decoder on `device`; None: they can."""
-    if device.type != "cuda":
-        return "the kernels need a CUDA GPU"
-    found = torch.cuda.get_device_capability(device)
-    if found != HOPPER:
-        return f"the kernels are for compute capability 9.0, this GPU has {found[0]}.{found[1]}"
-    return unfit_size(config)
+    return target.misfit(device) or unfit_size(config)
 
 
 def unfit_size(config: DecoderConfig) -> str | None:

@@ -59,7 +59,6 @@ class CarryArguments(Structure):
 
 
 SOURCE = "codec.cu"
-ARCHITECTURE = "sm_90a"
 
 
 def defines(number: str) -> dict[str, int]:
@@ -202,7 +201,7 @@ def _at(*tensors: Tensor | None) -> list[int | None]:
     return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
-class DriverError(RuntimeError):
+class LaunchError(RuntimeError):
     """A call of the CUDA driver failed."""
 
 
@@ -229,7 +228,7 @@ class Module:
     """Compiled kernels, loaded on the current device."""
 
     def __init__(self, image: bytes) -> None:
-        """Raises DriverError when the image isn't for this GPU."""
+        """Raises LaunchError when the image isn't for this GPU."""
         torch.cuda.current_stream()  # makes the device's context current on this thread
         self._driver = ctypes.CDLL("libcuda.so.1")
         module = c_void_p()
@@ -264,4 +263,4 @@ class Module:
         if status:
             text = ctypes.c_char_p()
             self._driver.cuGetErrorName(status, ctypes.byref(text))
-            raise DriverError(f"CUDA: {(text.value or b'?').decode()} ({what})")
+            raise LaunchError(f"CUDA: {(text.value or b'?').decode()} ({what})")

@@ -3,7 +3,9 @@
 #include "matmul.cuh"
 
 constexpr int HEADS = 16, KV_HEADS = 8, HEAD_DIM = 128;
-constexpr int SPAN = 256, ROUND = 128;  // cache positions of one unit of work; it depends on the position alone, never on the batch
+// A unit of work covers SPAN cache positions, in rounds. It depends on the position alone, never on the batch.
+constexpr int ROUND = 128;
+static_assert(SPAN % ROUND == 0, "a unit must be whole rounds");
 constexpr int PART_WORDS = HEAD_DIM + 2;  // of a unit's result for one head: weighted values, the maximum, the sum
 constexpr float LOG2_SCALE = 0.08838834764831845f * 1.4426950408889634f;  // 1 / sqrt(128), for exponents to base 2
 constexpr float LOWEST = -1e30f;

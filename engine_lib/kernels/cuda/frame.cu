@@ -5,9 +5,9 @@
 // A column is one position of one stream in the talker. The first `rows` columns sample; the others are earlier
 // positions of prompts, which pass with them, so a new stream's prompt and first frame take one launch.
 //
-// Compiled in by -D: HIDDEN, INTERMEDIATE and LAYERS of the talker, EPS, MOST_SPANS of a slot, PARAMS_BYTES, and the tiles
-// of eight columns that the launch has room for, TALKER_TILES and PREDICTOR_TILES. The predictor's sizes are those of every
-// published checkpoint.
+// Compiled in by -D: HIDDEN, INTERMEDIATE and LAYERS of the talker, EPS, SPAN of a unit of attention and MOST_SPANS of a
+// slot, PARAMS_BYTES, and the tiles of eight columns that the launch has room for, TALKER_TILES and PREDICTOR_TILES. The
+// predictor's sizes are those of every published checkpoint.
 #include "attention.cuh"
 #include "sampling.cuh"
 

@@ -9,7 +9,7 @@ import torch
 
 from engine_lib.codec.config import DecoderConfig
 from engine_lib.codec.kernels.fit import misfit, unfit_size
-from engine_lib.codec.kernels.launch import ARCHITECTURE, KERNELS, SOURCE, defines
+from engine_lib.codec.kernels.launch import KERNELS, SOURCE, defines
 from engine_lib.codec.kernels.program import FUSED
 from engine_lib.codec.kernels.runner import FRAMES, row_buckets
 from engine_lib.codec.kernels.tiles import MOST_PLACES, SHARED, Shape, choose, tiles
@@ -20,7 +20,7 @@ from tests.engine_lib.codec.random_decoder import SMALL, TRUE
 
 @pytest.mark.parametrize("number", ["float16", "bfloat16"])
 def test_every_kernel_compiles_without_a_gpu_or_nvcc(number: str) -> None:
-    cubin = compiled(SOURCE, defines(number), ARCHITECTURE)
+    cubin = compiled(SOURCE, defines(number))
     assert [name for name in KERNELS if name.encode() not in cubin] == []
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from engine_lib import random_model
-from engine_lib.kernels.compile import CompileError, compiled
+from engine_lib.kernels.compile import compiled
+from engine_lib.kernels.target import CompileError
 from engine_lib.talker.config import TalkerConfig
-from engine_lib.talker.frame_kernel import ARCHITECTURE, defines, tiles_for, why_not
+from engine_lib.talker.frame_kernel import defines, tiles_for, why_not
 from engine_lib.talker.frame_weights import WARPS, Packed, interleaved, pack_matrix
 
 
@@ -22,29 +23,29 @@ def config(size: str, directory: Path) -> TalkerConfig:
 
 @pytest.mark.parametrize(("size", "tiles"), [("1.7B", (1, 1)), ("1.7B", (4, 4)), ("0.6B", (2, 2))])
 def test_both_sizes_compile_without_a_gpu(size: str, tiles: tuple[int, int], tmp_path: Path) -> None:
-    cubin = compiled("frame.cu", defines(config(size, tmp_path), 2048, tiles), ARCHITECTURE)
+    cubin = compiled("frame.cu", defines(config(size, tmp_path), 2048, tiles))
     assert cubin.startswith(b"\x7fELF")
 
 
 def test_the_stress_build_compiles(tmp_path: Path) -> None:
     stress = defines(config("1.7B", tmp_path), 2048, (1, 1)) | {"STRESS": 1}
-    assert compiled("frame.cu", stress, ARCHITECTURE).startswith(b"\x7fELF")
+    assert compiled("frame.cu", stress).startswith(b"\x7fELF")
 
 
 def test_a_source_that_does_not_compile_says_why(tmp_path: Path) -> None:
     wrong = defines(config("1.7B", tmp_path), 2048, (1, 1)) | {"HIDDEN": 1000}
     with pytest.raises(CompileError, match=r"frame\.cu"):
-        compiled("frame.cu", wrong, ARCHITECTURE, tmp_path / "cache")
+        compiled("frame.cu", wrong, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
 def test_what_was_compiled_once_is_read_from_the_cache(tmp_path: Path) -> None:
     options = defines(config("0.6B", tmp_path), 256, (1, 1)) | {"LAYERS": 1}
-    first = compiled("frame.cu", options, ARCHITECTURE, tmp_path / "cache")
+    first = compiled("frame.cu", options, tmp_path / "cache")
     (kept,) = (tmp_path / "cache").iterdir()
     assert kept.read_bytes() == first
     kept.write_bytes(b"from the cache")
-    assert compiled("frame.cu", options, ARCHITECTURE, tmp_path / "cache") == b"from the cache"
+    assert compiled("frame.cu", options, tmp_path / "cache") == b"from the cache"
 
 
 @pytest.mark.parametrize(("blocks", "tiles", "inputs"), [(2, 1, 512), (2, 2, 512), (1, 3, 1024), (1, 6, 512)])
