@@ -17,7 +17,6 @@ COPY pyproject.toml uv.lock README.md LICENSE ./
 RUN uv sync --frozen --no-dev --no-group triton --no-install-project
 COPY engine_lib engine_lib
 COPY proxy proxy
-COPY bench bench
 COPY model_repository model_repository
 RUN uv sync --frozen --no-dev --no-group triton --no-editable
 

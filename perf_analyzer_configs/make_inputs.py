@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.texts import frames_of, read_texts
+from proxy.bench.texts import frames_of, read_texts
 
 FOLDER = Path(__file__).parent / "inputs"
 SHORT = (

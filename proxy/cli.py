@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from bench.options import add_bench_options, add_report_options
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings, packaged_profiles
 from proxy import configuration, launch, speak, speak_live
+from proxy.bench.options import add_bench_options, add_report_options
 from proxy.settings import Settings
 from proxy.triton_process import TritonPlan
 
@@ -293,13 +293,13 @@ def _voices(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from bench import command  # gRPC and numpy, which the other commands do without
+    from proxy.bench import command  # gRPC and numpy, which the other commands do without
 
     return launch.Exit.STOPPED if command.bench(options, _client(options), _say_line) else 1
 
 
 def _bench_report(options: argparse.Namespace) -> int:
-    from bench import command
+    from proxy.bench import command
 
     command.report_all(options, _say_line)
     return launch.Exit.STOPPED

@@ -15,8 +15,8 @@ import yaml
 from proxy.metrics import Metrics
 from tests.serving import ROOT
 
-KUBERNETES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
-COMPOSE = ("compose.yaml", "deploy/compose.two-gpus.yaml")
+KUBERNETES = sorted((ROOT / "docs" / "deploy" / "kubernetes").glob("*.yaml"))
+COMPOSE = ("compose.yaml", "docs/deploy/compose.two-gpus.yaml")
 ENGINE_METRIC = re.compile(r'"(qwen3_tts_\w+)"')
 TRITONS_OWN = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes"}  # where there is a GPU
 
@@ -80,7 +80,7 @@ def test_compose_waits_longer_than_a_server_drains(path: str) -> None:
 
 def test_prometheus_scrapes_the_service_of_the_compose_file() -> None:
     services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    prometheus = yaml.safe_load((ROOT / "docs/deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
     targets = [one for job in prometheus["scrape_configs"] for part in job["static_configs"] for one in part["targets"]]
     assert targets == ["tts:8000", "tts:8002"]
     assert "tts" in services
@@ -107,10 +107,10 @@ def metrics() -> set[str]:
 
 
 def test_the_dashboard_and_the_autoscaler_ask_for_metrics_that_exist() -> None:
-    dashboard = json.loads((ROOT / "deploy/grafana/dashboard.json").read_text(encoding="utf-8"))
+    dashboard = json.loads((ROOT / "docs/deploy/grafana/dashboard.json").read_text(encoding="utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked = {name for query in queries for name in re.findall(r"(?:qwen3_tts|nv)_\w+", query)}
-    scaler = (ROOT / "deploy/kubernetes/proxy.yaml").read_text(encoding="utf-8")
+    scaler = (ROOT / "docs/deploy/kubernetes/proxy.yaml").read_text(encoding="utf-8")
     asked |= set(re.findall(r"metric: \{name: (\w+)\}", scaler))
     assert len(asked) > 20
     assert asked - metrics() == set()

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.plan import plan
 from engine_lib.wire import FRAME_SECONDS
+from proxy.bench.plan import plan
 from proxy.cli import main
 from tests.e2e.triton import Session
 from tests.serving import Serving, wait_for

@@ -11,18 +11,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench import report
-from bench.load import Run, Sound, run
-from bench.outcome import Outcome
-from bench.plan import Request, plan
-from bench.report import Results
-from bench.summary import summarise
-from bench.targets import Target
-from bench.targets.grpc import GrpcTarget
-from bench.targets.http import HttpTarget
-from bench.targets.websocket import WebSocketTarget
-from bench.texts import read_texts
 from engine_lib.errors import ConfigurationError
+from proxy.bench import report
+from proxy.bench.load import Run, Sound, run
+from proxy.bench.outcome import Outcome
+from proxy.bench.plan import Request, plan
+from proxy.bench.report import Results
+from proxy.bench.summary import summarise
+from proxy.bench.targets import Target
+from proxy.bench.targets.grpc import GrpcTarget
+from proxy.bench.targets.http import HttpTarget
+from proxy.bench.targets.websocket import WebSocketTarget
+from proxy.bench.texts import read_texts
 from proxy.speak import Server
 
 LATE_MS = 5.0  # a client whose p99 is later than this measures itself
@@ -61,7 +61,7 @@ def _publish(all_results: Sequence[Results], options: argparse.Namespace, say: C
     table = report.markdown(all_results)
     options.output.with_name(f"{options.output.name}.md").write_text(table, encoding="utf-8")
     if not options.no_plot:
-        from bench.plot import draw  # takes a second, and an installation that nothing else needs
+        from proxy.bench.plot import draw  # takes a second, and an installation that nothing else needs
 
         draw(all_results, options.output.with_name(f"{options.output.name}.png"))
     say(f"\n{table}")

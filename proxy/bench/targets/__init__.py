@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from bench.listening import Listener
-from bench.plan import Request
+from proxy.bench.listening import Listener
+from proxy.bench.plan import Request
 
 
 class Stopwatch:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import compose
-from bench.plan import plan
-from bench.texts import FOLDER, frames_of, read_texts, words_of
 from engine_lib.errors import ConfigurationError
 from engine_lib.wire import FRAME_SECONDS, MAX_SEED
+from proxy.bench import compose
+from proxy.bench.plan import plan
+from proxy.bench.texts import FOLDER, frames_of, read_texts, words_of
 
 TEXTS = ["One.", "Two.", "Three."]
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from bench.listening import Heard, Listener
-from bench.load import Run, Sound, run
-from bench.outcome import Failure, Outcome, by_status
-from bench.plan import Request, plan
-from bench.summary import percentile, summarise
-from bench.targets import Stopwatch
+from proxy.bench.listening import Heard, Listener
+from proxy.bench.load import Run, Sound, run
+from proxy.bench.outcome import Failure, Outcome, by_status
+from proxy.bench.plan import Request, plan
+from proxy.bench.summary import percentile, summarise
+from proxy.bench.targets import Stopwatch
 
 
 def outcome(total_s: float, *, failure: Failure | None = None, measured: bool = True, **heard: float) -> Outcome:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from bench.load import Run
-from bench.outcome import Failure, Outcome
+from proxy.bench.load import Run
+from proxy.bench.outcome import Failure, Outcome
 
 PERCENTILES = (50, 95, 99)
 

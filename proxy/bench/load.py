@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.listening import Listener, Malformed
-from bench.outcome import Failed, Failure, Outcome
-from bench.plan import Request
-from bench.targets import Stopwatch, Target
+from proxy.bench.listening import Listener, Malformed
+from proxy.bench.outcome import Failed, Failure, Outcome
+from proxy.bench.plan import Request
+from proxy.bench.targets import Stopwatch, Target
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from bench.listening import Listener
-from bench.outcome import Failed, Failure, by_code, by_status
-from bench.plan import Request
-from bench.targets import Stopwatch
-from bench.targets.http import fields_of
-from bench.texts import words_of
+from proxy.bench.listening import Listener
+from proxy.bench.outcome import Failed, Failure, by_code, by_status
+from proxy.bench.plan import Request
+from proxy.bench.targets import Stopwatch
+from proxy.bench.targets.http import fields_of
+from proxy.bench.texts import words_of
 
 PATH = "/v1/audio/speech/ws"
 WORD_S = 0.010  # from one word to the next

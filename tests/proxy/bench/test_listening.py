@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.listening import Heard, Listener, Malformed
+from proxy.bench.listening import Heard, Listener, Malformed
 
 RATE = 24_000
 

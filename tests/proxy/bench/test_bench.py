@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench.plan import Request, plan
-from bench.targets.http import fields_of
+from proxy.bench.plan import Request, plan
+from proxy.bench.targets.http import fields_of
 from proxy.cli import main
-from tests.bench.bad_server import Script, bad_server
+from tests.proxy.bench.bad_server import Script, bad_server
 
 RATE, WARMUP, SEED, TIMEOUT_S = 25.0, 0.4, 3, 6.0
 BAD = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from bench.listening import Heard
+from proxy.bench.listening import Heard
 
 
 class Failure(enum.StrEnum):

@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.report import Results
-from bench.summary import Level, Spread
+from proxy.bench.report import Results
+from proxy.bench.summary import Level, Spread
 
 
 def draw(all_results: Sequence[Results], path: Path) -> None:

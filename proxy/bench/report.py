@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from bench.load import Run
-from bench.outcome import Outcome
-from bench.summary import Level, Spread
 from engine_lib.errors import ConfigurationError
+from proxy.bench.load import Run
+from proxy.bench.outcome import Outcome
+from proxy.bench.summary import Level, Spread
 
 LEVEL = TypeAdapter(Level)
 SCHEMA = 1  # of the JSON; rises when a figure changes its meaning

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
-from bench.listening import Listener
-from bench.outcome import Failed, Failure, by_status
-from bench.plan import Request
-from bench.targets import Stopwatch
+from proxy.bench.listening import Listener
+from proxy.bench.outcome import Failed, Failure, by_status
+from proxy.bench.plan import Request
+from proxy.bench.targets import Stopwatch
 
 PATH = "/v1/audio/speech"
 DETAIL_LIMIT = 300  # characters of a server's complaint

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bench.listening import Listener
-from bench.outcome import Failed, by_code
-from bench.plan import Request
-from bench.targets import Stopwatch
-from bench.targets.http import fields_of
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.wire import StreamOptions, invalid_field
+from proxy.bench.listening import Listener
+from proxy.bench.outcome import Failed, by_code
+from proxy.bench.plan import Request
+from proxy.bench.targets import Stopwatch
+from proxy.bench.targets.http import fields_of
 from proxy.stream import Limits
 from proxy.triton_client import TritonClient
 

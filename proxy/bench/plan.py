@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.texts import frames_of
 from engine_lib.wire import MAX_SEED
+from proxy.bench.texts import frames_of
 
 
 @dataclass(frozen=True)
