@@ -60,7 +60,8 @@ def report_all(options: argparse.Namespace, say: Callable[[str], None]) -> None:
 def _publish(all_results: Sequence[Results], options: argparse.Namespace, say: Callable[[str], None]) -> None:
     table = report.markdown(all_results)
     options.output.with_name(f"{options.output.name}.md").write_text(table, encoding="utf-8")
-    if not options.no_plot:
+    has_points = any(level.succeeded for results in all_results for level in results.levels)
+    if has_points and not options.no_plot:
         from proxy.bench.plot import draw  # takes a second, and an installation that nothing else needs
 
         draw(all_results, options.output.with_name(f"{options.output.name}.png"))

@@ -102,7 +102,7 @@ def test_nobody_there_is_code_1_and_every_request_is_unreachable(tmp_path: Path)
         assert level["failures"] == {"unreachable": len(planned)}
         assert level["audible_ms"] is None
     arguments = ["bench", "--url", "http://127.0.0.1:9", "--rate", "50", "--seconds", "0.2", "--warmup", "0"]
-    assert main([*arguments, "--no-plot", "-o", str(tmp_path / "x")]) == 1
+    assert main([*arguments, "-o", str(tmp_path / "x")]) == 1
 
 
 def test_a_server_of_another_kind_gets_no_field_that_it_may_not_know() -> None:
