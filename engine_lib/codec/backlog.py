@@ -11,11 +11,26 @@ from dataclasses import dataclass, field
 
 from engine_lib.codec.jobs import CodecJob, PcmChunk
 from engine_lib.errors import GenerationFailed, ServiceError
-from engine_lib.wire import FinishReason
+from engine_lib.wire import FRAME_SECONDS, FinishReason
 
 Answer = Callable[[CodecJob, PcmChunk | ServiceError], None]
 
 MAX_ENDED = 4096  # streams remembered that ended before their last chunk
+GATHER_PART = 1 / 32  # of its own length in time, that a chunk may wait for others to be decoded with
+GATHER_LAST_S = 0.002  # as long a last chunk waits: somebody waits for the end
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrived:
+    """A chunk that is here."""
+
+    job: CodecJob
+    order: int  # of arrival
+    due: float  # when it waits for no others any more
+
+    @property
+    def is_first(self) -> bool:
+        return self.job.index == 0
 
 
 @dataclass
@@ -25,11 +40,11 @@ class _Stream:
     id: str
     touched: float  # when a chunk last came or was answered
     next_index: int = 0
-    chunks: dict[int, tuple[int, CodecJob]] = field(default_factory=dict)  # index -> order of arrival, chunk
+    chunks: dict[int, _Arrived] = field(default_factory=dict)  # by index
     slot: int | None = None
     frames: int = 0  # decoded so far
 
-    def head(self) -> tuple[int, CodecJob] | None:
+    def head(self) -> _Arrived | None:
         """The chunk that may be decoded now."""
         return self.chunks.get(self.next_index)
 
@@ -60,10 +75,12 @@ class Backlog:
     takes `idle_timeout_s`.
     """
 
-    def __init__(self, slots: int, idle_timeout_s: float, answer: Answer) -> None:
+    def __init__(self, slots: int, idle_timeout_s: float, answer: Answer, *, free_padding: int = 0) -> None:
+        """`free_padding`: as many frames of padding cost no more than a batch of its own."""
         self._free = list(range(slots - 1, -1, -1))
         self._idle_timeout_s = idle_timeout_s
         self._answer = answer
+        self._free_padding = free_padding
         self._streams: dict[str, _Stream] = {}
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._arrivals = 0
@@ -81,7 +98,7 @@ class Backlog:
             self._answer(job, GenerationFailed(f"Chunk {job.index} of this stream came twice."))
             return
         self._arrivals += 1
-        stream.chunks[job.index] = self._arrivals, job
+        stream.chunks[job.index] = _Arrived(job, self._arrivals, now + _patience(job))
         stream.touched = now
         self._advance(stream, now)
 
@@ -105,27 +122,23 @@ class Backlog:
         return [stream.id for stream in idle]
 
     def deadline(self) -> float | None:
-        """When the next stream would expire; None while none can."""
-        waiting = (stream.touched for stream in self._streams.values() if stream.head() is None)
-        earliest = min(waiting, default=None)
-        return None if earliest is None else earliest + self._idle_timeout_s
+        """When the next stream would expire or a chunk stops waiting for others; None while none can."""
+        ends = [stream.touched + self._idle_timeout_s for stream in self._streams.values() if stream.head() is None]
+        return min([*ends, *(head.due for _, head in self._ready())], default=None)
 
-    def next_batch(self, most: int) -> list[Turn]:
-        """At most `most` chunks of different streams and of like size, first chunks of streams before others.
+    def next_batch(self, most: int, now: float) -> list[Turn]:
+        """At most `most` chunks of different streams, first chunks of streams before others.
 
-        Each must be followed by `finish` or `fail`.
+        Chunks of like size go together, and others as far as their padding costs less than a batch of their own.
+        None while every chunk here can still wait for others to come. Each must be followed by `finish` or `fail`.
         """
-        ready = sorted(
-            (job.index != 0, arrival, stream.id)
-            for stream in self._streams.values()
-            if (head := stream.head()) is not None
-            for arrival, job in (head,)
-        )
+        ready = self._ready()
+        if len(ready) < min(most, len(self._streams)) and all(now < head.due for _, head in ready):
+            return []
+        ready.sort(key=lambda pair: (not pair[1].is_first, pair[1].order))
         turns: list[Turn] = []
-        for _, _, stream_id in ready:
-            stream = self._streams[stream_id]
-            job = stream.chunks[stream.next_index][1]
-            if turns and _size(job) != _size(turns[0].job):
+        for stream, head in ready:
+            if not self._fits([turn.job for turn in turns], head.job):
                 continue
             fresh = stream.slot is None
             if stream.slot is None:
@@ -133,10 +146,24 @@ class Backlog:
                     continue
                 stream.slot = self._free.pop()
                 self.active += 1
-            turns.append(Turn(job, stream.slot, fresh))
+            turns.append(Turn(head.job, stream.slot, fresh))
             if len(turns) == most:
                 break
         return turns
+
+    def _ready(self) -> list[tuple[_Stream, _Arrived]]:
+        """Streams with the chunk that may be decoded now, for which there is a slot."""
+        return [
+            (stream, head)
+            for stream in self._streams.values()
+            if (head := stream.head()) is not None and (stream.slot is not None or self._free)
+        ]
+
+    def _fits(self, batch: list[CodecJob], job: CodecJob) -> bool:
+        if not batch or _size(job) == _size(batch[0]):
+            return True
+        lengths = [len(each.codes) for each in (*batch, job)]
+        return max(lengths) * len(lengths) - sum(lengths) <= self._free_padding
 
     def frames_before(self, turn: Turn) -> int:
         """Frames of the turn's stream that were decoded before."""
@@ -157,8 +184,8 @@ class Backlog:
         """Answer every chunk here with `error`."""
         for stream in list(self._streams.values()):
             self._release(stream)
-            for _, job in stream.chunks.values():
-                self._answer(job, error)
+            for chunk in stream.chunks.values():
+                self._answer(chunk.job, error)
 
     def _has_ended(self, job: CodecJob, now: float) -> bool:
         """Whether the chunk belongs to a stream that ended early; it's answered then."""
@@ -175,7 +202,7 @@ class Backlog:
     def _advance(self, stream: _Stream, now: float) -> None:
         """Answer the chunks at the stream's head that need no decoding."""
         while (head := stream.head()) is not None:
-            job = head[1]
+            job = head.job
             if job.finish_reason == FinishReason.FAILED:
                 self._conclude(stream, job, GenerationFailed("The speech engine failed on this request."), now)
             elif not len(job.codes):
@@ -192,15 +219,17 @@ class Backlog:
             self._release(stream)
         self._answer(job, answer)
         if job.last:
-            for _, late in stream.chunks.values():
-                self._answer(late, GenerationFailed(f"Chunk {late.index} comes after its stream's last one."))
+            for late in stream.chunks.values():
+                message = f"Chunk {late.job.index} comes after its stream's last one."
+                self._answer(late.job, GenerationFailed(message))
             stream.chunks.clear()
 
     def _end(self, stream: _Stream, reason: str | None, now: float) -> None:
         """End a stream before its last chunk."""
         self._release(stream)
         self._remember(stream.id, reason, max(stream.chunks, default=stream.next_index - 1) + 1, now)
-        for _, job in sorted(stream.chunks.values(), key=lambda entry: entry[1].index):
+        for _, chunk in sorted(stream.chunks.items()):
+            job = chunk.job
             self._answer(job, job.silence() if reason is None else GenerationFailed(reason))
 
     def _release(self, stream: _Stream) -> None:
@@ -213,6 +242,13 @@ class Backlog:
         self._ended[stream_id] = _Ended(reason, next_index, now + self._idle_timeout_s)
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
+
+
+def _patience(job: CodecJob) -> float:
+    """How long a chunk waits for others, in seconds: much less than its stream is ahead of its listener by then."""
+    if job.index == 0:
+        return 0.0
+    return GATHER_LAST_S if job.last else GATHER_PART * FRAME_SECONDS * len(job.codes)
 
 
 def _size(job: CodecJob) -> int:

@@ -41,6 +41,9 @@ class Decodes(Protocol):
     @property
     def codebook_size(self) -> int: ...
 
+    @property
+    def free_padding(self) -> int: ...
+
     def reset(self, slot: int) -> None: ...
 
     def prime(self, slot: int, codes: Codes) -> None: ...
@@ -70,7 +73,9 @@ class Engine:
         self._rows = profile.codec_rows
         self._withhold = profile.withhold_silent_first_frame
         self._clock = clock
-        self._backlog = Backlog(runner.slots, profile.codec_idle_timeout_s, self._answer)
+        self._backlog = Backlog(
+            runner.slots, profile.codec_idle_timeout_s, self._answer, free_padding=runner.free_padding
+        )
         self._inbox: deque[CodecJob | str] = deque()  # chunks, and ids of streams to cancel
         self._wake = threading.Condition()
         self._closing = False
@@ -155,7 +160,7 @@ class Engine:
 
     def _step(self) -> bool:
         """Decode one batch. False: nothing can be decoded now."""
-        batch = self._backlog.next_batch(self._rows)
+        batch = self._backlog.next_batch(self._rows, self._clock())
         sound = [turn for turn in batch if self._is_sound(turn)]
         if sound:
             self._decode(sound)

@@ -22,6 +22,7 @@ from engine_lib.codec.kernels.weights import GROUP, Weights
 from engine_lib.codec.runner import PRIMED_VOICES, Codes, Pcm
 
 FRAMES = (1, 2, 4, 8, 12, 16, 25)  # of a recorded call; longer chunks are decoded in pieces
+FREE_PADDING = 40  # a call takes 0.67 ms before its frames count, and a frame 15 us (docs/benchmarks/codec.md)
 ROW = 4  # numbers that describe a row: slot, start, length, half
 
 
@@ -91,6 +92,11 @@ class KernelRunner:
     def slots(self) -> int:
         """Streams whose state fits."""
         return len(self._positions)
+
+    @property
+    def free_padding(self) -> int:
+        """Frames of padding that cost no more than a call of their own."""
+        return FREE_PADDING
 
     @property
     def state_bytes(self) -> int:

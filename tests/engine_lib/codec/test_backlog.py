@@ -11,6 +11,7 @@ from engine_lib.codec.jobs import CodecJob, PcmChunk
 from engine_lib.errors import GenerationFailed, ServiceError
 
 IDLE_S = 10.0
+PATIENCE_S = 1.0  # nothing waits for others as long
 
 
 def job(stream: str, index: int, frames: int = 1, *, last: bool = False, reason: str = "") -> CodecJob:
@@ -22,11 +23,12 @@ def job(stream: str, index: int, frames: int = 1, *, last: bool = False, reason:
 class Bench:
     """A Backlog with its answers, by (stream, index)."""
 
-    def __init__(self, slots: int = 4) -> None:
+    def __init__(self, slots: int = 4, free_padding: int = 0) -> None:
         self.answers: list[tuple[tuple[str, int], PcmChunk | ServiceError]] = []
-        self.backlog = Backlog(
-            slots, IDLE_S, lambda job, answer: self.answers.append(((job.stream_id, job.index), answer))
-        )
+        self.backlog = Backlog(slots, IDLE_S, self._answer, free_padding=free_padding)
+
+    def _answer(self, job: CodecJob, answer: PcmChunk | ServiceError) -> None:
+        self.answers.append(((job.stream_id, job.index), answer))
 
     def add(self, *jobs: CodecJob, now: float = 0.0) -> None:
         for each in jobs:
@@ -34,7 +36,7 @@ class Bench:
 
     def run(self, most: int = 8, *, now: float = 0.0) -> list[tuple[str, int]]:
         """Take one batch and finish it."""
-        turns = self.backlog.next_batch(most)
+        turns = self.backlog.next_batch(most, now + PATIENCE_S)
         for turn in turns:
             self.backlog.finish(turn, turn.job.silence(), now)
         return names(turns)
@@ -86,12 +88,54 @@ def test_chunks_of_like_size_share_a_batch(bench: Bench) -> None:
     assert [bench.run(), bench.run(), bench.run()] == [[("a", 0), ("c", 0)], [("b", 0)], [("d", 0)]]
 
 
+def test_chunks_of_other_size_share_a_batch_where_their_padding_costs_nothing() -> None:
+    bench = Bench(free_padding=11)
+    bench.add(job("a", 0, 12), job("b", 0, 1), job("c", 0, 12), job("d", 0, 2))
+    assert [bench.run(), bench.run()] == [[("a", 0), ("b", 0), ("c", 0)], [("d", 0)]]
+
+
+def test_later_chunks_wait_for_others_a_part_of_their_length_and_first_ones_dont() -> None:
+    bench = Bench(free_padding=100)
+    bench.add(job("a", 0), job("b", 0))
+    bench.run()
+    bench.add(job("a", 1, 8))
+    due = bench.backlog.deadline()
+    assert due == pytest.approx(8 * 0.08 / 32)
+    assert bench.backlog.next_batch(8, due - 0.001) == []
+    assert names(bench.backlog.next_batch(8, due)) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("other", "batch"),
+    [
+        (("c", 0, 1), [("c", 0), ("a", 1)]),  # a first chunk takes along who waits
+        (("b", 1, 8), [("a", 1), ("b", 1)]),  # nobody else can come
+    ],
+)
+def test_waiting_ends_when_it_is_of_no_use(other: tuple[str, int, int], batch: list[tuple[str, int]]) -> None:
+    bench = Bench(free_padding=100)
+    bench.add(job("a", 0), job("b", 0))
+    bench.run()
+    bench.add(job("a", 1, 8))
+    assert bench.backlog.next_batch(8, 0.0) == []
+    bench.add(job(*other))
+    assert names(bench.backlog.next_batch(8, 0.0)) == batch
+
+
+def test_who_has_no_slot_sets_no_deadline() -> None:
+    bench = Bench(slots=1)
+    bench.add(job("a", 0))
+    bench.run(now=5.0)
+    bench.add(job("b", 0), now=5.0)
+    assert bench.backlog.deadline() == 5.0 + IDLE_S
+
+
 def test_a_stream_keeps_its_slot_and_only_its_first_turn_is_fresh(bench: Bench) -> None:
     bench.add(job("a", 0), job("a", 1), job("b", 0), job("b", 1))
-    first = bench.backlog.next_batch(8)
+    first = bench.backlog.next_batch(8, PATIENCE_S)
     for turn in first:
         bench.backlog.finish(turn, turn.job.silence(), 0.0)
-    second = bench.backlog.next_batch(8)
+    second = bench.backlog.next_batch(8, PATIENCE_S)
     assert [turn.slot for turn in first] == [turn.slot for turn in second]
     assert len({turn.slot for turn in first}) == 2
     assert [turn.fresh for turn in first + second] == [True, True, False, False]
@@ -119,7 +163,7 @@ def test_streams_wait_for_a_slot_and_get_it_in_order() -> None:
     assert bench.run() == [("a", 0)]
     assert bench.run() == []
     bench.add(job("a", 1, last=True), now=IDLE_S - 1)
-    assert [bench.run(), bench.run(), bench.run()] == [[("a", 1)], [("b", 0)], [("c", 0)]]
+    assert [bench.run(now=IDLE_S - 1), bench.run(), bench.run()] == [[("a", 1)], [("b", 0)], [("c", 0)]]
     assert bench.failed() == []
 
 
@@ -201,7 +245,6 @@ def test_a_stream_without_its_next_chunk_times_out_and_later_chunks_fail(bench: 
 
 def test_a_stream_that_waits_for_its_turn_never_times_out(bench: Bench) -> None:
     bench.add(job("a", 0))
-    assert bench.backlog.deadline() is None
     assert bench.backlog.expire(1000 * IDLE_S) == []
 
 
@@ -214,7 +257,7 @@ def test_the_finish_reason_failed_is_an_error_and_frees_the_slot(bench: Bench) -
 
 def test_a_failed_turn_ends_its_stream_and_no_other(bench: Bench) -> None:
     bench.add(job("a", 0), job("a", 1), job("b", 0), job("b", 1))
-    first, second = bench.backlog.next_batch(8)
+    first, second = bench.backlog.next_batch(8, PATIENCE_S)
     bench.backlog.fail(first, "broken", 0.0)
     bench.backlog.finish(second, second.job.silence(), 0.0)
     bench.add(job("a", 2, last=True))

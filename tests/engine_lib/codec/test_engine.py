@@ -55,6 +55,7 @@ class ScriptedRunner:
 
     slots = 6
     codebook_size = 64
+    free_padding = 0
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []  # first code of each row
@@ -126,7 +127,7 @@ def test_what_piles_up_is_batched_and_first_chunks_overtake(client: Client, scri
     client.send("a", 1, chunk(2))
     client.send("a", 2, chunk(3))
     for mark, stream in ((10, "b"), (20, "c"), (30, "d")):
-        client.send(stream, 0, chunk(mark))
+        client.send(stream, 0, chunk(mark), last=True, reason="stop")
     scripted.allowed.release(10)
     client.take(6)
     assert scripted.batches == [[1], [63], [10, 20, 30], [2], [3]]
