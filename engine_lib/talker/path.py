@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 
+import torch
+
+from engine_lib.errors import ConfigurationError
 from engine_lib.kernels.target import CompileError, LaunchError
 from engine_lib.profile import Profile
 from engine_lib.talker.model import Talker
@@ -16,7 +19,21 @@ ROW_TILE = {"cpu": 8, "cuda": 64}  # rows of one product, see runner.py; a GPU h
 
 
 def choose_path(talker: Talker, profile: Profile) -> Steps:
-    """The frame kernel where profile, model and device allow it. What prevents it is logged."""
+    """The frame kernel where profile, model and device allow it. What prevents it is logged.
+
+    Raises ConfigurationError when the device hasn't the memory for as many slots as the profile asks for.
+    """
+    try:
+        return _path(talker, profile)
+    except torch.OutOfMemoryError as error:
+        slots = f"{profile.max_active} streams of {profile.slot_positions} positions"
+        raise ConfigurationError(
+            f"The device's memory doesn't hold {slots}: lower max_active or slot_positions. ({error})",
+            param="max_active",
+        ) from error
+
+
+def _path(talker: Talker, profile: Profile) -> Steps:
     weight = talker.codec_head.weight
 
     def plain() -> Steps:

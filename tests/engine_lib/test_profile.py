@@ -15,7 +15,7 @@ def test_the_three_packaged_profiles_load() -> None:
     assert load_profile("ttfa").chunk_schedule == (1, 2, 4, 8, 12)
     assert load_profile("balanced").scheduling == "round_robin"
     assert load_profile("throughput").chunk_schedule == (25,)
-    assert load_profile("throughput").max_active == load_profile("balanced").max_active == 64
+    assert load_profile("throughput").rows_per_step == load_profile("balanced").rows_per_step == 64
 
 
 def test_a_file_overrides_what_it_extends_and_nothing_else(tmp_path: Path) -> None:
