@@ -18,9 +18,8 @@ from tests.engine_lib.codec.conftest import TOKENIZER
 from tests.engine_lib.codec.random_decoder import SMALL, TRUE
 
 
-@pytest.mark.parametrize("number", ["float16", "bfloat16"])
-def test_every_kernel_compiles_without_a_gpu_or_nvcc(number: str) -> None:
-    cubin = compiled(SOURCE, defines(number))
+def test_every_kernel_compiles_without_a_gpu_or_nvcc() -> None:
+    cubin = compiled(SOURCE, defines("float16"))
     assert [name for name in KERNELS if name.encode() not in cubin] == []
 
 
