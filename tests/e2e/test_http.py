@@ -138,7 +138,7 @@ def leave_triton(address: str, number: int, chunks: int, way: str) -> None:
             session.drop()
 
 
-async def test_100_streams_of_which_half_are_cut_off_leave_nothing_behind(
+async def test_case_52_100_streams_of_which_half_are_cut_off_leave_nothing_behind(
     server: Serving, idle: Callable[[], bool]
 ) -> None:
     good = [(TEXT, {"seed": seed, "max_new_tokens": 25, "ignore_eos": True}) for seed in range(50)]

@@ -154,7 +154,7 @@ def saved(download: Download) -> bytes:
 
 
 def test_the_page_lets_nothing_in_from_elsewhere(open_server: Serving) -> None:
-    for path in ("/", "/page/app.js", "/page/player.js", "/page/style.css"):
+    for path in ("/", "/page/app.js", "/page/player.js", "/page/voices.js", "/page/style.css"):
         answer = httpx.get(open_server.url.rstrip("/") + path)
         assert answer.status_code == 200
         policy = answer.headers["content-security-policy"]
@@ -175,10 +175,23 @@ def test_a_text_is_heard_while_it_is_made(page: Page, open_server: Serving) -> N
     wait_for(lambda: running(open_server) == 0, 10)
 
 
-def test_all_of_the_sound_arrives_with_its_numbers(page: Page) -> None:
+def drawn(page: Page) -> float:
+    """How much of the waveform's height is used."""
+    share: float = page.evaluate("""() => {
+        const canvas = document.querySelector("#wave");
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const inked = (_, y) => data.slice(4 * y * canvas.width, 4 * (y + 1) * canvas.width).some((value) => value > 0);
+        return Array.from({ length: canvas.height }, inked).filter((any) => any).length / canvas.height;
+    }""")
+    return share
+
+
+def test_all_of_the_sound_arrives_with_its_numbers_and_is_drawn(page: Page) -> None:
     page.fill("#text", "frames=20 chunk=3")
+    assert drawn(page) < 0.1
     page.keyboard.press("Control+Enter")
     wait_state(page, "idle")  # when it has been played to its end
+    assert drawn(page) == pytest.approx((LOUDNESS + 19 * STEP) / 32768 / 0.7, abs=0.05)
     assert numbers(heard(page)) == list(range(20))
     expect(page.locator("#length")).to_have_text("1.60 s")
     expect(page.locator("#factor")).to_have_text(re.compile(r"^\d+\.\d\d$"))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import numpy as np
 import pytest
 
 from engine_lib.profile import load_profile
+from engine_lib.talker.config import TalkerConfig
+from engine_lib.text.tokenizer import TextTokenizer
 from engine_lib.wire import FRAME_SECONDS
-from tests.serving import Serving
+from proxy.splitting import Comfort, split
+from tests.serving import CHECKPOINT, Serving
 
+IDS = TalkerConfig.from_directory(CHECKPOINT).ids
+TOKENIZER = TextTokenizer(CHECKPOINT, im_start=IDS.im_start, im_end=IDS.im_end)
 LIMIT_S = 120  # only a hang takes so long
 
 
@@ -36,13 +43,19 @@ def test_case_43_punctuation_and_emoji_alone_are_spoken_within_their_bound(words
     assert float(answer.headers["x-audio-seconds"]) > 0
 
 
-@pytest.mark.parametrize("words", ["a", "la" * 2000, "word " * 700])
-def test_case_44_a_long_text_without_a_stop_is_spoken_or_refused_by_name(words: str, server: Serving) -> None:
-    answer = speak(server, words, max_new_tokens=6)
-    if answer.status_code == 200:
-        assert float(answer.headers["x-audio-seconds"]) > 0
-    else:
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+@pytest.mark.parametrize("words", ["a", "la" * 400, "o " * 900])
+def test_case_44_a_long_text_without_a_stop_is_spoken_to_its_end(words: str, server: Serving) -> None:
+    answer = speak(server, words, stream=True, stream_format="sse")
+    *sound, done = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    assert {event["type"] for event in sound} == {"speech.audio.delta"}
+    pieces = split(words, Comfort(600, 200))
+    assert done["usage"]["input_tokens"] == sum(len(TOKENIZER.spoken(piece).text) for piece in pieces)
+
+
+def test_case_44_a_word_longer_than_any_text_may_be_is_refused_by_name(server: Serving) -> None:
+    refused = speak(server, "la" * 2500)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "input_too_large")
+    assert refused.json()["error"]["param"] == "input"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,10 @@ import openai
 import psutil
 import pytest
 
+from engine_lib.wire import Voice
+from proxy import cloning
 from proxy.settings import Settings
+from proxy.triton_client import TritonClient
 from tests.e2e.test_http import PATIENCE, pcm, speak
 from tests.golden import Golden, clones, golden
 from tests.proxy.live_client import PROTOCOL, live
@@ -332,6 +335,28 @@ async def test_sixteen_voices_at_once_sound_as_each_alone(base_server: Serving) 
     for one, other in zip(alone, together, strict=True):
         assert len(one) == len(other)
         assert np.abs(one - other).max() <= 1
+
+
+def test_case_51_of_samples_in_requests_only_the_latest_are_remembered(
+    base_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    make = TritonClient.make_voice
+
+    def counted(self: TritonClient, samples: np.ndarray, text: str) -> Awaitable[Voice]:
+        made.append(len(samples))
+        return make(self, samples, text)
+
+    monkeypatch.setattr(TritonClient, "make_voice", counted)
+    monkeypatch.setattr(cloning, "REMEMBERED", 2)
+    with proxy(Settings(triton_urls=(base_server.triton_grpc,), voice_dir=tmp_path)) as url:
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 60)
+        before, seen = len(made), []
+        for number in (0, 0, 1, 2, 1, 0):
+            body = {"input": "Hi.", "ref_audio": data_url(distinct(number)), "response_format": "pcm", **SHORT}
+            assert httpx.post(f"{url}/v1/audio/speech", json=body, timeout=PATIENCE).status_code == 200
+            seen.append(len(made) - before)
+    assert seen == [1, 1, 2, 3, 3, 4]
 
 
 def test_the_engine_counts_voices(base_server: Serving, voices) -> None:

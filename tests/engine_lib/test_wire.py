@@ -66,6 +66,11 @@ def test_null_counts_as_left_out_and_unknown_fields_are_ignored() -> None:
     assert wire.parse_options(json.dumps(nothing | {"novel": 1})) == wire.StreamOptions()
 
 
+@pytest.mark.parametrize(("other", "field"), [("speaker", "voice"), ("instruct", "instructions")])
+def test_two_fields_have_another_name_too(other: str, field: str) -> None:
+    assert getattr(wire.parse_options(json.dumps({other: "ryan"})), field) == "ryan"
+
+
 @pytest.mark.parametrize("text", ["[1]", "3", "{", "nul", '{"a":' * 100_000])
 def test_options_must_be_a_json_object(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -57,10 +58,17 @@ def test_when_triton_or_a_model_dies_for_good_the_proxy_stops_and_the_code_is_3(
 
 
 @pytest.mark.parametrize("victim", ["triton", "talker", "codec"])
-def test_when_triton_or_a_model_dies_service_returns_by_itself(victim: str, server: Serving) -> None:
+def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_returns_by_itself(
+    victim: str, server: Serving
+) -> None:
     killed = server.pid("triton")
-    kill(killed if victim == "triton" else server.stub(victim).pid)
-    wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 2)
+    with speech(server, frames=5_000) as response, ThreadPoolExecutor(1) as reader:
+        received = response.iter_raw()
+        next(received)
+        ending = reader.submit(list, received)
+        kill(killed if victim == "triton" else server.stub(victim).pid)
+        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 2)
+        assert isinstance(ending.exception(timeout=5), httpx.RemoteProtocolError)
     wait_for(lambda: "Ready again." in server.output, START_LIMIT_S)
     assert server.pid("triton") != killed
     assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200

@@ -10,6 +10,8 @@ import httpx
 import psutil
 
 from engine_lib.wire import SAMPLES_PER_FRAME
+from proxy.triton_client import TritonClient
+from tests.proxy.conftest import LIMITS
 from tests.proxy.live_client import heard
 from tests.serving import Serving, serving, wait_for
 
@@ -75,6 +77,14 @@ def test_case_9_clients_that_read_a_little_and_go_leave_neither_streams_nor_memo
         body = {"input": "frames=1500 chunk=10", "response_format": "pcm"}  # 5.8 MB
         with httpx.stream("POST", f"{scripted.url}/v1/audio/speech", json=body, timeout=30) as response:
             assert len(next(response.iter_raw(1024))) == 1024
+            wait_for(lambda: asyncio.run(speaking()) == 0, 10)  # it is all made, and nobody takes it
+
+    async def speaking() -> int:
+        client = TritonClient(scripted.triton_grpc, LIMITS)
+        try:
+            return (await client.describe()).active
+        finally:
+            await client.close()
 
     def running() -> float:
         lines = httpx.get(f"{scripted.url}/metrics").text.splitlines()

@@ -100,6 +100,19 @@ async def test_case_13_text_without_a_full_stop_is_spoken_whole(scripted: Servin
     assert heard(client.pcm) == spoken(words)
 
 
+async def test_case_47_words_of_both_directions_are_spoken_in_the_order_in_which_they_were_written(
+    scripted: Serving,
+) -> None:
+    text = "\u202eשלום 123\u202c hello مرحبا ٤٥ 6-7 \u2067עולם\u2069 ."
+    async with live(scripted.url, [PROTOCOL]) as client:
+        await client.start()
+        for character in text:
+            await client.append(character)
+        await client.end()
+        assert await client.closed() == 1000
+    assert heard(client.pcm) == spoken(text)
+
+
 async def test_case_46_tags_are_dropped_however_they_are_cut_and_each_piece_is_acknowledged(scripted: Serving) -> None:
     async with live(scripted.url) as client:
         text = "<speak>the quick<break time='1s'/>brown 1 < 2 fox</speak> <spea"

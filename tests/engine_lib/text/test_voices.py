@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from engine_lib.errors import ConfigurationError
+from engine_lib.errors import ConfigurationError, InvalidRequest
 from engine_lib.profile import load_profile
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.text.prompt import Voices
-from tests.serving import CHECKPOINT
+from tests.golden import CHECKPOINT, checkpoint
 
 CONFIG = TalkerConfig.from_directory(CHECKPOINT)
 OPENAI = load_profile("ttfa").voice_aliases
@@ -19,6 +21,20 @@ def test_an_alias_of_ones_own_speaks_beside_those_of_the_package() -> None:
     voices = Voices(CONFIG, {**OPENAI, "Our Host": speaker})
     assert voices.speaker("our-host") == speaker
     assert {voices.speaker(name) for name in OPENAI} <= {*CONFIG.speaker_ids}
+
+
+def test_who_asks_for_nobody_hears_the_first_speaker() -> None:
+    assert Voices(CONFIG, OPENAI).speaker(None) == next(iter(CONFIG.speaker_ids))
+
+
+@pytest.mark.parametrize("name", [*OPENAI, None])
+def test_where_there_are_no_speakers_openais_names_mean_nobody_and_others_are_refused(
+    name: str | None, tmp_path: Path
+) -> None:
+    voices = Voices(TalkerConfig.from_directory(checkpoint("vd", tmp_path)), OPENAI)
+    assert voices.speaker(name) is None
+    with pytest.raises(InvalidRequest):
+        voices.speaker("ryan")
 
 
 def test_an_alias_of_ones_own_for_nobody_is_refused_by_name() -> None:
