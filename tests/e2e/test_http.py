@@ -9,6 +9,7 @@ import re
 import time
 import wave
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -157,7 +158,7 @@ def memory(server: Serving) -> dict[str, int]:
     processes = {"talker": server.stub("talker"), "codec": server.stub("codec")}
     processes |= {name: psutil.Process(server.pid(name)) for name in ("triton", "proxy", "serve")}
     used = {name: process.memory_info().rss for name, process in processes.items()}
-    used["shared memory"] = psutil.disk_usage("/dev/shm").used
+    used["shared memory"] = sum(Path(region).stat().st_blocks * 512 for region in server.regions())
     return used
 
 
