@@ -38,6 +38,19 @@ class TritonPlan:
     verbose: bool
 
 
+class Backoff:
+    """How long to wait before each start again."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_PAUSE_S
+
+    def pause_s(self, lasted_s: float) -> float:
+        """The pause after a server that was ready for `lasted_s`."""
+        pause_s = FIRST_PAUSE_S if lasted_s > STEADY_S else self._next_s
+        self._next_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return pause_s
+
+
 class TritonProcess:
     """A Triton server on ports and a shared-memory prefix that stay the same however often it's started."""
 
@@ -67,7 +80,7 @@ class TritonProcess:
         )
         self._environment = triton.environment(plan.environment)
         self._origin = triton.origin
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff()
         self._ready_at: float | None = None
         self._child: Child | None = None
         self.facts = {
@@ -110,12 +123,10 @@ class TritonProcess:
         """Remove what is left of it, and start it after a pause that grows while it doesn't last."""
         await self.kill()
         self._regions.clear()
-        if self._ready_at and time.monotonic() - self._ready_at > STEADY_S:
-            self._pause_s = FIRST_PAUSE_S
+        pause_s = self._backoff.pause_s(0.0 if self._ready_at is None else time.monotonic() - self._ready_at)
         self._ready_at = None
-        self._say(f"Starting it again in {self._pause_s:g} s.")
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._say(f"Starting it again in {pause_s:g} s.")
+        await asyncio.sleep(pause_s)
         await self.start()
 
     async def end(self, grace_s: float) -> bool:
