@@ -22,6 +22,7 @@ import numpy.typing as npt
 from av.audio.stream import AudioStream
 
 from engine_lib.wire import SAMPLE_RATE
+from proxy.mp3_head import info_frame
 from proxy.schemas import Format
 
 Pcm = npt.NDArray[np.int16]  # [samples]
@@ -200,7 +201,7 @@ class _Recipe:
 
 
 _RECIPES: dict[Format, _Recipe] = {
-    # Streamed without the first frame that says the length.
+    # FFmpeg's own first frame says the length, which isn't known when it streams; Mp3Stream writes another one.
     "mp3": _Recipe("mp3", "libmp3lame", {"id3v2_version": "0"}, {"write_xing": "0"}, {}),
     # A page per frame of speech, not per second.
     "opus": _Recipe("ogg", "libopus", {"page_duration": "80000"}, {}, {}),
@@ -258,9 +259,31 @@ class FfmpegEncoder:
         return self._whole.getvalue() if self._whole else self._drain.take()
 
 
+class Mp3Stream:
+    """An MP3 of unknown length that begins where the sound does."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._encoder = FfmpegEncoder("mp3", sample_rate, whole=False)
+        self._begun = False
+
+    def feed(self, pcm: Pcm) -> bytes:
+        return self._headed(self._encoder.feed(pcm))
+
+    def finish(self) -> bytes:
+        return self._headed(self._encoder.finish())
+
+    def _headed(self, frames: bytes) -> bytes:
+        if self._begun or not frames:
+            return frames
+        self._begun = True
+        return info_frame(frames) + frames
+
+
 def _encoder(form: Format, sample_rate: int, *, whole: bool) -> Encoder:
     if form == "pcm":
         return PcmEncoder()
     if form == "wav":
         return WavEncoder(sample_rate, whole=whole)
+    if form == "mp3" and not whole:
+        return Mp3Stream(sample_rate)
     return FfmpegEncoder(form, sample_rate, whole=whole)

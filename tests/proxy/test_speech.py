@@ -132,10 +132,10 @@ def test_case_4_no_format_is_mp3(speak: Speak) -> None:
     assert speak(response_format=None).headers["content-type"] == "audio/mpeg"
 
 
-# MP3 and ADTS have no place that says how much of the first and last frame isn't sound, so a stream of them is
-# longer by the encoder's delay and the filled-up last frame. A whole MP3 says it in its first frame.
+# ADTS has no place that says how much of the first and last frame isn't sound, so AAC is longer by the encoder's delay
+# of a frame and the filled-up last one. An MP3 says the first in its first frame, and a whole one the second too.
 PADDING_S = {
-    ("mp3", True): (1105 + 576) / SAMPLE_RATE,
+    ("mp3", True): 576 / SAMPLE_RATE,
     ("aac", True): 2048 / SAMPLE_RATE,
     ("aac", False): 2048 / SAMPLE_RATE,
 }
@@ -154,7 +154,7 @@ def test_two_mp3_answers_one_after_the_other_play_as_one(speak: Speak) -> None:
     bodies = [speak(f"frames={frames}", response_format="mp3").content for frames in (20, 30)]
     joined, rate = decode("mp3", b"".join(bodies))
     apart = sum(len(decode("mp3", body)[0]) for body in bodies)
-    assert len(joined) == pytest.approx(apart, abs=2 * 576)  # frames of MP3
+    assert 0 <= len(joined) - apart <= 3 * 576  # the second one's first frame and delay are a pause of 70 ms
     assert pitch(joined, rate) == pytest.approx(HERTZ, abs=2)
     halves = joined[: 19 * SAMPLES_PER_FRAME], joined[-29 * SAMPLES_PER_FRAME :]
     for half in halves:
@@ -194,7 +194,7 @@ def test_ffprobe_reads_every_format_to_its_end(
     assert int(sound["sample_rate"]) == (48_000 if form == "opus" else SAMPLE_RATE)
     seconds = sum(float(packet["duration_time"]) for packet in told["packets"])
     assert seconds == pytest.approx(40 * FRAME_SECONDS, abs=0.11)  # packets carry the encoder's delay, see PADDING_S
-    expected = ["Estimating duration"]  # of what doesn't say its length
+    expected = ["Estimating duration", "growing file?"]  # of what doesn't say its length
     if (form, stream) == ("wav", True):
         expected += ["maximum wav data size", "Packet corrupt"]
     complaints = found.stderr.decode().splitlines()
