@@ -321,7 +321,11 @@ class Decoder(nn.Module):
 
     def forward(self, codes: Tensor, rows: Rows) -> Tensor:
         """int64 [rows, frames, quantizers] -> [rows, frames * 1,920] in -1..1; advances the rows' state."""
-        x = self.pre_conv(self.quantizer(codes), rows)
+        return self.waveform(self.quantizer(codes), rows).clamp(-1, 1)
+
+    def waveform(self, latent: Tensor, rows: Rows) -> Tensor:
+        """[rows, codebook_dim, frames], the codes' entries summed -> [rows, frames * 1,920]; advances the state."""
+        x = self.pre_conv(latent, rows)
         x = self.pre_transformer(x.transpose(1, 2), rows).transpose(1, 2)
         for stage in self.upsample:
             x = stage(x, rows)
@@ -329,4 +333,4 @@ class Decoder(nn.Module):
         x = first(x, rows)
         for block in blocks:
             x = block(x, rows)
-        return last(activation(x), rows).squeeze(1).clamp(-1, 1)  # type: ignore[no-any-return]
+        return last(activation(x), rows).squeeze(1)  # type: ignore[no-any-return]
