@@ -85,6 +85,9 @@ DECODER = {
 # Nothing is cloned from this voice, but the official package wants the codec's other half to be there.
 ENCODER = {
     "model_type": "mimi",
+    "hidden_act": "gelu",
+    "norm_eps": 1e-5,
+    "rope_theta": 10000.0,
     "audio_channels": 1,
     "codebook_dim": 8,
     "codebook_size": CODES,

@@ -29,7 +29,10 @@ def choose_device() -> torch.device:
     """The GPU where there is one, set to TF32: nobody is served from here."""
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_stream(torch.cuda.Stream())  # the default one can't be recorded, nor mixed with one that is
+    return torch.device("cuda")
 
 
 def half(device: torch.device) -> torch.autocast:
@@ -41,17 +44,13 @@ def as_graph(step: Callable[[], None], learned: Iterable[nn.Parameter], warm_ups
     """`step`, which works in place on tensors that stay where they are, recorded once and replayed."""
     if not torch.cuda.is_available():
         return step
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(warm_ups):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
+    for _ in range(warm_ups):
+        step()
     torch.cuda.synchronize()
     for parameter in learned:
         parameter.grad = None
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
         step()
     return graph.replay
 
@@ -87,7 +86,7 @@ class Average:
     def __init__(self, parameters: Sequence[nn.Parameter], pace: float) -> None:
         self._parameters = [parameter.detach() for parameter in parameters]
         self._averages = [parameter.clone() for parameter in self._parameters]
-        self._pace = torch.tensor(pace, device=self._parameters[0].device)
+        self._pace = pace
 
     @torch.no_grad()
     def update(self) -> None:
