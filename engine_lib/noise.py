@@ -1,6 +1,6 @@
 """A small checkpoint of random weights in the official layout, made on the spot: every part runs, only noise comes out.
 
-It stands in where no real checkpoint was named, until the package carries a voice of its own.
+For trying the service itself, where what is said doesn't matter.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from engine_lib.profile import EngineSettings
 if TYPE_CHECKING:
     from engine_lib.cloning.engine import Engine
 
-NOISE = "noise"  # engine_lib.noise.NAME, without its torch; an empty model means the same
+NOISE = "noise"  # engine_lib.noise.NAME, without its torch
 
 
 def start(settings: EngineSettings) -> Engine | None:

@@ -25,7 +25,7 @@ from engine_lib.training import recipe, speech, words
 from engine_lib.training.critics import Critics
 from engine_lib.training.encoder import Encoder, Quantizing
 from engine_lib.training.folding import WholeRows, refold
-from engine_lib.training.spectra import FromTeacher, SpectralDistance
+from engine_lib.training.spectra import Resampler, SpectralDistance
 from engine_lib.training.steps import (
     Average,
     adam,
@@ -56,7 +56,7 @@ class Codec(nn.Module):
         self.encoder = Encoder(config.codebook_dim)
         self.decoder = Decoder(config)
         self.quantizing = Quantizing(config.codebook_dim)
-        self.from_teacher = FromTeacher()
+        self.from_teacher = Resampler(3, 2)
         _initialise(self.decoder)
 
     def to_device(self, device: torch.device) -> Codec:

@@ -21,9 +21,7 @@ from engine_lib.talker.config import SamplingDefaults, TalkerConfig
 from engine_lib.training import codec, recipe, talker
 from engine_lib.training.words import write_json
 
-SAMPLING = SamplingDefaults(
-    temperature=0.6, subtalker_temperature=0.6, repetition_penalty=1.0
-)
+SAMPLING = SamplingDefaults(temperature=0.6, subtalker_temperature=0.6, repetition_penalty=1.0)
 CODEBOOK = "._codebook."
 
 

@@ -19,13 +19,16 @@ MONEY = re.compile(r"\$(\d+)(?:\.(\d\d))?")
 CLOCK = re.compile(r"\b(\d{1,2}):(\d\d)\b")
 PHONE = re.compile(r"\b(\d{3})-(\d{4})\b")
 ORDINAL = re.compile(r"\b(\d+)(st|nd|rd|th)\b")
+MONTH = r"january|february|march|april|may|june|july|august|september|october|november|december"
+DATE = re.compile(rf"\b({MONTH}) (\d{{1,2}})\b(?!:)")
 NUMBER = re.compile(r"\d+")
 
 
 def words(text: str) -> list[str]:
     """The words of `text` as they are said: the same for "$3", "3 dollars" and "Three dollars.".
 
-    Digits become words: years in pairs, numbers with a leading zero or more than six digits one by one.
+    Digits become words: years in pairs, numbers with a leading zero or more than six digits one by one, a day behind its
+    month as its place ("May 3" and "May 3rd" are one).
     """
     text = text.lower().replace("o'clock", "oclock").replace("%", " percent ").replace("a.m.", "am")
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.replace("p.m.", "pm"))
@@ -33,6 +36,7 @@ def words(text: str) -> list[str]:
     text = MONEY.sub(lambda found: _money(int(found.group(1)), int(found.group(2) or 0)), text)
     text = CLOCK.sub(lambda found: f"{found.group(1)} {found.group(2) if found.group(2) != '00' else ''}", text)
     text = ORDINAL.sub(lambda found: _ordinal(int(found.group(1))), text)
+    text = DATE.sub(lambda found: f"{found.group(1)} {_ordinal(int(found.group(2)))}", text)
     text = NUMBER.sub(lambda found: f" {_number(found.group())} ", text)
     return re.findall(r"[a-z]+", text.replace("'", ""))
 

@@ -27,25 +27,27 @@ def mel_filters(window: int, bands: int) -> Tensor:
     return (torch.minimum(rising, falling).clamp(min=0) * 2 / (edges[2:] - edges[:-2])).float()
 
 
-class FromTeacher(nn.Module):
-    """16 kHz to 24 kHz: three samples out of each two, by a windowed sinc."""
+class Resampler(nn.Module):
+    """`up` samples out of each `down`, by a windowed sinc."""
 
-    filters: Tensor  # [3, 1, taps]
+    filters: Tensor  # [up, 1, taps]
     REACH = 24
 
-    def __init__(self) -> None:
+    def __init__(self, up: int, down: int) -> None:
         super().__init__()
-        offsets = torch.arange(-self.REACH, self.REACH + 2, dtype=torch.float64)
-        at = offsets[None] - torch.arange(3, dtype=torch.float64)[:, None] * 2 / 3
-        window = torch.cos(at / (self.REACH + 2) * math.pi / 2).clamp(min=0) ** 2
-        filters = torch.sinc(at * 0.98) * 0.98 * window
+        self.down = down
+        cutoff = 0.98 * min(1.0, up / down)
+        offsets = torch.arange(-self.REACH, self.REACH + down, dtype=torch.float64)
+        at = offsets[None] - torch.arange(up, dtype=torch.float64)[:, None] * down / up
+        window = torch.cos(at / (self.REACH + down) * math.pi / 2).clamp(min=0) ** 2
+        filters = torch.sinc(at * cutoff) * window
         filters = filters / filters.sum(dim=1, keepdim=True)
         self.register_buffer("filters", filters.float()[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
-        """[rows, n] -> [rows, n * 3 / 2], n even."""
-        padded = F.pad(x[:, None], (self.REACH, self.REACH + 1))
-        return F.conv1d(padded, self.filters, stride=2).transpose(1, 2).flatten(1)
+        """[rows, n * down] -> [rows, n * up]."""
+        padded = F.pad(x[:, None], (self.REACH, self.REACH + self.down - 1))
+        return F.conv1d(padded, self.filters, stride=self.down).transpose(1, 2).flatten(1)
 
 
 class Resolution(NamedTuple):

@@ -95,7 +95,7 @@ def test_the_command_line_and_the_proxy_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_without_a_gpu_the_default_is_noise_and_with_one_the_real_checkpoint(
+def test_without_a_gpu_the_default_is_the_voice_in_the_package_and_with_one_the_large_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "nvidia-smi"
@@ -104,7 +104,7 @@ def test_without_a_gpu_the_default_is_noise_and_with_one_the_real_checkpoint(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert configuration.default_model("auto") == configuration.DEFAULT_MODEL
     assert configuration.default_model("cuda:1") == configuration.DEFAULT_MODEL
-    assert configuration.default_model("cpu") == configuration.NOISE
+    assert configuration.default_model("cpu") == configuration.POCKET
 
 
 def test_a_chosen_model_is_never_replaced() -> None:
