@@ -19,7 +19,7 @@ WANTED = ["*.json", "*.txt", "*.safetensors", "speech_tokenizer/*.json", "speech
 
 
 def locate(model: str, *, cache_dir: str | None, local_files_only: bool) -> Path:
-    """The local directory of `model`: POCKET, a path, or a Hugging Face id (downloaded with progress unless it's cached).
+    """The local directory of `model`: POCKET, a path, or a Hugging Face id (downloaded unless it's cached).
 
     Raises ConfigurationError when it is neither, or can't be had.
     """

@@ -193,7 +193,7 @@ def train(folder: Path, out: Path, seconds: float, rows: int, crop: int, heard: 
 
     def learn(loss: Tensor) -> None:
         own.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         figures[4] = clip(learned, 3.0)
         own.step()
         average.update()
@@ -209,7 +209,7 @@ def train(folder: Path, out: Path, seconds: float, rows: int, crop: int, heard: 
         with half(device):
             verdict = critics.own_loss(some, other)
         theirs.zero_grad(set_to_none=True)
-        verdict.backward()
+        verdict.backward()  # type: ignore[no-untyped-call]
         clip(judges, 5.0)
         theirs.step()
         with half(device):

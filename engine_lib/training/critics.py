@@ -23,7 +23,7 @@ class PeriodCritic(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """[rows, samples] -> verdicts, and the features on the way."""
-        x = F.pad(x[:, None], (0, -x.shape[-1] % self.period), mode="reflect").unflatten(-1, (-1, self.period))
+        x = F.pad(x[:, None], (0, -x.shape[-1] % self.period), mode="reflect").reshape(len(x), 1, -1, self.period)
         return _through(self.layers, self.last, x)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +48,10 @@ class Flite:
 
         if folder and (folder / "libasound.so.2").exists():
             library("libasound.so.2")
-        flite = [library(name) for name in _NEEDED][0]
+        flite, *_ = [library(name) for name in _NEEDED]
         flite.flite_init()
-        self._call = {}
-        for name, result, arguments in (
+        self._call: dict[str, Any] = {}
+        signatures: tuple[tuple[str, Any, list[Any]], ...] = (
             ("flite_synth_text", ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_void_p]),
             ("utt_wave", ctypes.POINTER(_Wave), [ctypes.c_void_p]),
             ("utt_relation", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
@@ -59,7 +60,8 @@ class Flite:
             ("item_feat_string", ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
             ("item_feat_float", ctypes.c_float, [ctypes.c_void_p, ctypes.c_char_p]),
             ("delete_utterance", None, [ctypes.c_void_p]),
-        ):
+        )
+        for name, result, arguments in signatures:
             function = self._call[name] = flite[name]
             function.restype, function.argtypes = result, arguments
         register = library(f"libflite_{voice}.so.1")[f"register_{voice}"]

@@ -20,7 +20,7 @@ def refold(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, Attention):
             part._qkv = torch.cat([part.q_proj.weight, part.k_proj.weight, part.v_proj.weight])
-            norms = [part.q_norm.weight] * part.heads + [part.k_norm.weight] * part.kv_heads
+            norms = (part.q_norm.weight,) * part.heads + (part.k_norm.weight,) * part.kv_heads
             part._norms = torch.stack(norms)
         elif isinstance(part, SwiGLU):
             part._gate_up = torch.cat([part.gate_proj.weight, part.up_proj.weight])

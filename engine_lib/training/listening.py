@@ -27,8 +27,8 @@ NUMBER = re.compile(r"\d+")
 def words(text: str) -> list[str]:
     """The words of `text` as they are said: the same for "$3", "3 dollars" and "Three dollars.".
 
-    Digits become words: years in pairs, numbers with a leading zero or more than six digits one by one, a day behind its
-    month as its place ("May 3" and "May 3rd" are one).
+    Digits become words: years in pairs, numbers with a leading zero or more than six digits one by one, a day behind
+    its month as its place ("May 3" and "May 3rd" are one).
     """
     text = text.lower().replace("o'clock", "oclock").replace("%", " percent ").replace("a.m.", "am")
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.replace("p.m.", "pm"))

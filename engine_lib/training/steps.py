@@ -31,7 +31,7 @@ def choose_device() -> torch.device:
     torch.backends.cudnn.allow_tf32 = True
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    torch.cuda.set_stream(torch.cuda.Stream())  # the default one can't be recorded, nor mixed with one that is
+    torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]  # the default one can't be recorded, nor mixed with one that is
     return torch.device("cuda")
 
 

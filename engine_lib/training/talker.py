@@ -56,7 +56,7 @@ WEIGHTS = "talker.safetensors"
 
 def talker_states(talker: Talker, x: Tensor) -> Tensor:
     """Talker.forward of whole sequences from their start, without a cache: [rows, length, hidden], the same back."""
-    rows, length, _ = x.shape
+    length = x.shape[1]
     positions = torch.arange(length, device=x.device)
     sizes = talker.config.talker
     cos, sin = (table[None, :, None] for table in rotary(positions, sizes.head_dim, sizes.rope_theta))
@@ -171,7 +171,7 @@ class Learner(nn.Module):
         self.read_phones = nn.Linear(config.talker.hidden, AHEAD * len(speech.PHONES))
         for layer in (*self.talker.model.layers, *self.talker.code_predictor.model.layers):
             for part in (layer.self_attn, layer.mlp):
-                part.register_forward_hook(_dropped)  # type: ignore[union-attr]
+                part.register_forward_hook(_dropped)
 
     def forward(self, data: Data, lanes: Tensor, predicted: int, training: bool) -> Tensor:
         """Losses of lanes [rows, 4, length]: code 0, phones, the mean of codes 1 to 15, then each of these."""
@@ -308,14 +308,14 @@ def train(
         learner.eval()
         found, weights = [], []
         for length, made in validation.items():
-            for part in made.split(rows[length]):
+            for part in torch.split(made, rows[length]):
                 with half(device):
                     found.append(learner(data, part, min(predicted, part.shape[0] * length), False))
                 weights.append(len(part))
         learner.train()
         average.swap()
         shares = torch.tensor(weights, device=device, dtype=torch.float32)
-        return ((torch.stack(found) * shares[:, None]).sum(0) / shares.sum()).tolist()  # type: ignore[no-any-return]
+        return ((torch.stack(found) * shares[:, None]).sum(0) / shares.sum()).tolist()
 
     used = [length for length in LENGTHS if data.counts[length]]
     steps = {length: as_graph(lambda length=length: recorded(length), learned, 2) for length in used}  # type: ignore[misc]
