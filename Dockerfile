@@ -14,11 +14,11 @@ WORKDIR /opt/qwen3-tts
 
 # Dependencies first: they change less often than the code. The image brings Triton, so the group that has one stays out.
 COPY pyproject.toml uv.lock README.md LICENSE ./
-RUN uv sync --frozen --no-dev --no-group triton --no-install-project
+RUN uv sync --frozen --no-dev --no-group triton --no-group listening --no-install-project
 COPY engine_lib engine_lib
 COPY proxy proxy
 COPY model_repository model_repository
-RUN uv sync --frozen --no-dev --no-group triton --no-editable
+RUN uv sync --frozen --no-dev --no-group triton --no-group listening --no-editable
 
 # hadolint ignore=DL3006
 FROM ${TRITON}

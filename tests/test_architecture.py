@@ -13,6 +13,7 @@ import pytest
 from engine_lib import wire
 
 ROOT = Path(__file__).parent.parent
+TRAINING = "engine_lib.training"
 TENSOR = re.compile(r'name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([^\]]+) \]( optional: true)?')
 
 
@@ -76,6 +77,11 @@ def test_importing_the_proxy_loads_no_torch_and_no_matplotlib() -> None:
 
 def test_the_triton_models_know_the_engine_alone() -> None:
     assert offenders("model_repository", "proxy", "tritonclient", "torch") == []
+
+
+def test_nothing_that_serves_knows_how_the_voice_was_trained() -> None:
+    found = [line for folder in ("engine_lib", "proxy", "model_repository") for line in offenders(folder, TRAINING)]
+    assert [line for line in found if not line.startswith("engine_lib/training/")] == []
 
 
 def test_talker_and_codec_never_meet() -> None:

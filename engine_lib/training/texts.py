@@ -127,8 +127,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="file to write, gzip-compressed")
     arguments = parser.parse_args()
     made = texts(arguments.wordnet)
-    with gzip.GzipFile(arguments.out, "wb", mtime=0) as file:
-        file.write(("\n".join(made) + "\n").encode())
+    arguments.out.write_bytes(gzip.compress(("\n".join(made) + "\n").encode(), mtime=0))
     print(f"{len(made)} texts, {sum(map(len, made)) / len(made):.1f} characters on average")
 
 
