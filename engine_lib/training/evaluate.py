@@ -88,9 +88,11 @@ class Score:
 class Server:
     """The voices of a running server."""
 
-    def __init__(self, url: str, *, whole_text: bool) -> None:
-        """`whole_text`: the layout with the text in the prompt, else the one that takes it token by token."""
-        self._client = httpx.Client(base_url=url, timeout=LIMIT_S)
+    def __init__(self, client: httpx.Client, *, whole_text: bool) -> None:
+        """`client` has the server's address as its base. `whole_text`: the layout with the text in the prompt, else
+        the one that takes it token by token.
+        """
+        self._client = client
         self._whole_text = whole_text
         self._resample = Resampler(2, 3)
 
@@ -99,6 +101,7 @@ class Server:
         voices = list(recipe.SPEAKERS)
         answer = self._client.post(
             "/v1/audio/speech",
+            timeout=LIMIT_S,
             json={
                 "input": text,
                 "voice": voices[number % len(voices)],
@@ -149,21 +152,23 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="print what was misheard")
     arguments = parser.parse_args()
     texts = evaluation_texts()[: SHORT if arguments.short else None]
-    if arguments.url:
-        voices: dict[str, Voice] = {
-            "whole text": Server(arguments.url, whole_text=True),
-            "streaming text": Server(arguments.url, whole_text=False),
-        }
-    else:
-        voices = {"teacher": Teacher(arguments.teacher)}
     recogniser = Recogniser()
-    for name, voice in voices.items():
-        score = judge(voice, texts, recogniser)
-        if arguments.verbose:
-            for heard in score.all:
-                if heard.errors:
-                    print(f"  {heard.errors} of {heard.words}: {heard.text} | {heard.heard}")
-        print(f"{name}: {score}", flush=True)
+    with httpx.Client(base_url=arguments.url or "") as client:
+        voices: dict[str, Voice] = (
+            {"teacher": Teacher(arguments.teacher)}
+            if arguments.teacher
+            else {
+                "whole text": Server(client, whole_text=True),
+                "streaming text": Server(client, whole_text=False),
+            }
+        )
+        for name, voice in voices.items():
+            score = judge(voice, texts, recogniser)
+            if arguments.verbose:
+                for heard in score.all:
+                    if heard.errors:
+                        print(f"  {heard.errors} of {heard.words}: {heard.text} | {heard.heard}")
+            print(f"{name}: {score}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,14 @@ def test_without_a_choice_and_without_a_gpu_the_voice_in_the_package_is_served(s
     (model,) = httpx.get(f"{spoken.url}/v1/models").json()["data"]
     assert model["id"] == "pocket"
     voices = httpx.get(f"{spoken.url}/v1/audio/voices").json()
-    assert {"nora", "hugo"} <= {voice["id"] for voice in voices["data"]}
+    assert {"nora", "hugo"} <= {voice["id"] for voice in voices["voices"]}
 
 
 @pytest.mark.parametrize("whole_text", [True, False])
 def test_a_recogniser_understands_the_voice_and_it_ends_by_itself(spoken: Serving, whole_text: bool) -> None:
     half = evaluation_texts()[int(whole_text) : SHORT : 2]
-    score = judge(Server(spoken.url, whole_text=whole_text), half, Recogniser())
+    with httpx.Client(base_url=spoken.url) as client:
+        score = judge(Server(client, whole_text=whole_text), half, Recogniser())
     assert score.ended == 1.0
     assert score.word_error_rate <= WORD_ERRORS, score.all
     assert 120 < score.words_a_minute < 260
