@@ -13,18 +13,18 @@ from typing import Any
 
 from engine_lib.errors import ConfigurationError
 
-POCKET = "pocket"  # the voice in this package
+TINY = "tiny"  # the voice in this package
 VOICES = Path(__file__).with_name("voices")
 WANTED = ["*.json", "*.txt", "*.safetensors", "speech_tokenizer/*.json", "speech_tokenizer/*.safetensors"]
 
 
 def locate(model: str, *, cache_dir: str | None, local_files_only: bool) -> Path:
-    """The local directory of `model`: POCKET, a path, or a Hugging Face id (downloaded unless it's cached).
+    """The local directory of `model`: TINY, a path, or a Hugging Face id (downloaded unless it's cached).
 
     Raises ConfigurationError when it is neither, or can't be had.
     """
-    if model == POCKET:
-        return VOICES / POCKET
+    if model == TINY:
+        return VOICES / TINY
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()

@@ -11,7 +11,7 @@ import torch
 
 from engine_lib import noise
 from engine_lib.errors import ConfigurationError
-from engine_lib.files import POCKET, locate
+from engine_lib.files import TINY, locate
 from engine_lib.profile import EngineSettings
 
 
@@ -31,11 +31,11 @@ def prepare(settings: EngineSettings) -> Prepared:
     if device.type == "cpu":
         # Talker and codec are two processes that share the cores; more threads than cores only fight.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // 2))
-    model = settings.model or POCKET
+    model = settings.model or TINY
     if model == noise.NAME:
         return Prepared(noise.checkpoint(), device, model, speaks=False)
     directory = locate(model, cache_dir=settings.cache_dir, local_files_only=settings.local_files_only)
-    name = directory.name if model != POCKET and Path(model).expanduser().is_dir() else model
+    name = directory.name if model != TINY and Path(model).expanduser().is_dir() else model
     return Prepared(directory, device, name, speaks=True)
 
 

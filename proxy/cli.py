@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     """What the Triton models read; each option stands for a variable of configuration.ENGINE."""
-    parser.add_argument("--model", metavar="ID|PATH", help="checkpoint: a Hugging Face id, a folder, pocket, or noise")
+    parser.add_argument("--model", metavar="ID|PATH", help="checkpoint: a Hugging Face id, a folder, tiny, or noise")
     profile = parser.add_mutually_exclusive_group()
     profile.add_argument("--profile", metavar="NAME", help=f"one of {', '.join(packaged_profiles())} (ttfa)")
     profile.add_argument("--engine-config", metavar="FILE", help="a profile of your own; it may say extends: NAME")
@@ -210,8 +210,8 @@ def _serve(options: argparse.Namespace) -> int:
             _say_line(
                 "The model is noise, random weights: this server only makes noise. Choose a checkpoint by --model."
             )
-        elif settings.model == configuration.POCKET:
-            _say_line("The model is pocket, the small English voice of this package. Choose another by --model.")
+        elif settings.model == configuration.TINY:
+            _say_line("The model is tiny, the small English voice of this package. Choose another by --model.")
         _say_line(configuration.describe(settings))
     return launch.run(plan, _say_line)
 

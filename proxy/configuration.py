@@ -12,7 +12,7 @@ import yaml
 from engine_lib.profile import EngineSettings
 
 NOISE = "noise"  # QWEN3_TTS_MODEL of the checkpoint with random weights
-POCKET = "pocket"  # of the voice that comes with the package
+TINY = "tiny"  # of the voice that comes with the package
 DEFAULT_MODEL = "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"
 
 
@@ -29,7 +29,7 @@ def environment(base: Mapping[str, str], options: Mapping[str, str | None]) -> d
 
 def default_model(device: str) -> str:
     """The checkpoint to serve when none was chosen: the large one only where a GPU can run it."""
-    return POCKET if device == "cpu" or not cuda_device_present() else DEFAULT_MODEL
+    return TINY if device == "cpu" or not cuda_device_present() else DEFAULT_MODEL
 
 
 def cuda_device_present() -> bool:

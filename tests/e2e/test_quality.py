@@ -18,13 +18,13 @@ WORD_ERRORS = 0.20  # about a third of it is usual; the rest is room for another
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """`serve` as it starts where there is no GPU and no model was chosen."""
-    with serving(tmp_path_factory.mktemp("pocket"), QWEN3_TTS_DEVICE="cpu", QWEN3_TTS_MODEL="") as server:
+    with serving(tmp_path_factory.mktemp("tiny"), QWEN3_TTS_DEVICE="cpu", QWEN3_TTS_MODEL="") as server:
         yield server
 
 
 def test_without_a_choice_and_without_a_gpu_the_voice_in_the_package_is_served(spoken: Serving) -> None:
     (model,) = httpx.get(f"{spoken.url}/v1/models").json()["data"]
-    assert model["id"] == "pocket"
+    assert model["id"] == "tiny"
     voices = httpx.get(f"{spoken.url}/v1/audio/voices").json()
     assert {"nora", "hugo"} <= {voice["id"] for voice in voices["voices"]}
 

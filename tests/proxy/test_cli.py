@@ -104,7 +104,7 @@ def test_without_a_gpu_the_default_is_the_voice_in_the_package_and_with_one_the_
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert configuration.default_model("auto") == configuration.DEFAULT_MODEL
     assert configuration.default_model("cuda:1") == configuration.DEFAULT_MODEL
-    assert configuration.default_model("cpu") == configuration.POCKET
+    assert configuration.default_model("cpu") == configuration.TINY
 
 
 def test_a_chosen_model_is_never_replaced() -> None:

@@ -9,7 +9,7 @@ from engine_lib.checkpoint import load_strict, read_tensors
 from engine_lib.cloning.codec_encoder import CodecEncoder
 from engine_lib.codec.config import DecoderConfig
 from engine_lib.codec.model import Decoder
-from engine_lib.files import POCKET, VOICES
+from engine_lib.files import TINY, VOICES
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.model import Talker
 from engine_lib.training import export, recipe, words
@@ -18,7 +18,7 @@ from engine_lib.training.codec import Codec
 from engine_lib.training.talker import WEIGHTS as TALKER_WEIGHTS
 from engine_lib.training.talker import Learner
 
-DIRECTORY = VOICES / POCKET
+DIRECTORY = VOICES / TINY
 CPU = torch.device("cpu")
 
 

@@ -11,7 +11,7 @@ from engine_lib.checkpoint import load_strict, read_tensors
 from engine_lib.codec.config import DecoderConfig
 from engine_lib.codec.model import IGNORED, Decoder
 from engine_lib.codec.streaming import Rows, StateStore
-from engine_lib.files import POCKET, VOICES
+from engine_lib.files import TINY, VOICES
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.kv_cache import KVCache
 from engine_lib.talker.model import Talker
@@ -20,7 +20,7 @@ from engine_lib.training.folding import WholeRows, refold
 from engine_lib.training.sequences import END, FED, NONE, WANTED, Corpus, Writer
 from engine_lib.training.talker import predictor_logits, talker_states
 
-DIRECTORY = VOICES / POCKET
+DIRECTORY = VOICES / TINY
 CODEC = DIRECTORY / "speech_tokenizer"
 CPU = torch.device("cpu")
 FRAMES = 9
