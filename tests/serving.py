@@ -88,13 +88,15 @@ class Serving:
 
     def left_processes(self) -> list[str]:
         """Processes that descend from it and still run."""
-        return [" ".join(process.cmdline()) for process in psutil.process_iter() if self._descends(process)]
+        return [line for process in psutil.process_iter() if (line := self._line_of(process)) is not None]
 
-    def _descends(self, process: psutil.Process) -> bool:
+    def _line_of(self, process: psutil.Process) -> str | None:
+        """The command of a process that descends from it, else None."""
         try:
-            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+            descends = process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+            return " ".join(process.cmdline()) if descends else None
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):  # it ended while we looked, or isn't ours
-            return False
+            return None
 
 
 def wait_for(condition: Callable[[], object], limit_s: float) -> None:
