@@ -28,10 +28,6 @@ class _Arrived:
     order: int  # of arrival
     due: float  # when it waits for no others any more
 
-    @property
-    def is_first(self) -> bool:
-        return self.job.index == 0
-
 
 @dataclass
 class _Stream:
@@ -130,15 +126,16 @@ class Backlog:
         """At most `most` chunks of different streams, first chunks of streams before others.
 
         Chunks of like size go together, and others as far as their padding costs less than a batch of their own.
-        None while every chunk here can still wait for others to come. Each must be followed by `finish` or `fail`.
+        None of them while every chunk here can still wait for others to come. Each must be followed by `finish` or
+        `fail`.
         """
         ready = self._ready()
         if len(ready) < min(most, len(self._streams)) and all(now < head.due for _, head in ready):
             return []
-        ready.sort(key=lambda pair: (not pair[1].is_first, pair[1].order))
+        ready.sort(key=lambda pair: (pair[1].job.index != 0, pair[1].order))
         turns: list[Turn] = []
         for stream, head in ready:
-            if not self._fits([turn.job for turn in turns], head.job):
+            if not self._fits(turns, head.job):
                 continue
             fresh = stream.slot is None
             if stream.slot is None:
@@ -159,10 +156,10 @@ class Backlog:
             if (head := stream.head()) is not None and (stream.slot is not None or self._free)
         ]
 
-    def _fits(self, batch: list[CodecJob], job: CodecJob) -> bool:
-        if not batch or _size(job) == _size(batch[0]):
+    def _fits(self, batch: list[Turn], job: CodecJob) -> bool:
+        if not batch or _size(job) == _size(batch[0].job):
             return True
-        lengths = [len(each.codes) for each in (*batch, job)]
+        lengths = [*(len(turn.job.codes) for turn in batch), len(job.codes)]
         return max(lengths) * len(lengths) - sum(lengths) <= self._free_padding
 
     def frames_before(self, turn: Turn) -> int:
@@ -228,8 +225,8 @@ class Backlog:
         """End a stream before its last chunk."""
         self._release(stream)
         self._remember(stream.id, reason, max(stream.chunks, default=stream.next_index - 1) + 1, now)
-        for _, chunk in sorted(stream.chunks.items()):
-            job = chunk.job
+        for index in sorted(stream.chunks):
+            job = stream.chunks[index].job
             self._answer(job, job.silence() if reason is None else GenerationFailed(reason))
 
     def _release(self, stream: _Stream) -> None:
