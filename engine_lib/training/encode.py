@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from engine_lib.codec.config import DecoderConfig
 from engine_lib.training import codec as codec_stage
 from engine_lib.training.codec import Codec
-from engine_lib.training.speech import HOP, Speech
+from engine_lib.training.speech import HOP, Part, Speech
 from engine_lib.training.steps import choose_device, log, start_log
 
 
 @dataclass(frozen=True)
-class Coded:
+class Coded(Part):
     """speech.Speech with codes, uint8 [frames, 16], in the samples' place."""
 
     codes: NDArray[np.uint8]
@@ -32,19 +32,6 @@ class Coded:
     frames: NDArray[np.int32]
     text: NDArray[np.int32]
     speaker: NDArray[np.int32]
-
-    @classmethod
-    def read(cls, path: Path) -> Coded:
-        """A part."""
-        with np.load(path) as part:
-            return cls(**{name: part[name] for name in cls.__dataclass_fields__})
-
-    def write(self, path: Path) -> None:
-        """Whole or not at all."""
-        unfinished = path.with_suffix(".tmp")
-        with unfinished.open("wb") as file:
-            np.savez(file, **{name: self.__dict__[name] for name in self.__dataclass_fields__})
-        unfinished.rename(path)
 
 
 @torch.no_grad()

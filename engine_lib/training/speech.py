@@ -14,6 +14,7 @@ import multiprocessing
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +72,25 @@ PHONES = [
 _NUMBER = {phone: number for number, phone in enumerate(PHONES)}
 
 
+class Part:
+    """A file of arrays, one a field of the dataclass that derives from it."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """A part."""
+        with np.load(path) as part:
+            return cls(**{name: part[name] for name in part.files})
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all."""
+        unfinished = path.with_suffix(".tmp")
+        with unfinished.open("wb") as file:
+            np.savez(file, **self.__dict__)
+        unfinished.rename(path)
+
+
 @dataclass(frozen=True)
-class Speech:
+class Speech(Part):
     """Utterances end to end, each filled up to whole frames.
 
     samples: int16 [frames * HOP]; phones: uint8 [frames, 2], of each half frame's middle; frames, text, speaker: int32
@@ -84,19 +102,6 @@ class Speech:
     frames: NDArray[np.int32]
     text: NDArray[np.int32]
     speaker: NDArray[np.int32]
-
-    @classmethod
-    def read(cls, path: Path) -> Speech:
-        """A part."""
-        with np.load(path) as part:
-            return cls(**{name: part[name] for name in cls.__dataclass_fields__})
-
-    def write(self, path: Path) -> None:
-        """Whole or not at all."""
-        unfinished = path.with_suffix(".tmp")
-        with unfinished.open("wb") as file:
-            np.savez(file, **{name: self.__dict__[name] for name in self.__dataclass_fields__})
-        unfinished.rename(path)
 
 
 def trimmed(utterance: Utterance) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
