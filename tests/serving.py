@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import httpx
 import psutil
 import uvicorn
 
@@ -76,6 +78,12 @@ class Serving:
     def regions(self) -> list[str]:
         """What it has in /dev/shm."""
         return glob.glob(self.facts["shared_memory"])
+
+    def counted(self, *series: str) -> dict[str, float]:
+        """These series of Triton's page, read once so that they are of one moment; 0 where one isn't yet."""
+        page = httpx.get(self.facts["triton_metrics"]).text
+        found = {name: re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE) for name in series}
+        return {name: float(match[1]) if match else 0.0 for name, match in found.items()}
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit code."""

@@ -67,10 +67,10 @@ def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_retur
         next(received)
         ending = reader.submit(list, received)
         kill(killed if victim == "triton" else server.stub(victim).pid)
-        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 2)
-        assert isinstance(ending.exception(timeout=5), httpx.RemoteProtocolError)
-    wait_for(lambda: "Ready again." in server.output, START_LIMIT_S)
-    assert server.pid("triton") != killed
+        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 10)
+        assert isinstance(ending.exception(timeout=30), httpx.RemoteProtocolError)
+    wait_for(lambda: server.pid("triton") != killed, START_LIMIT_S)  # announced once it can be used
+    assert "Ready again." in server.output
     assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200
     assert len(server.stubs()) == MODELS
     assert len(server.regions()) == MODELS + 1  # and the lock

@@ -65,7 +65,7 @@ def test_a_dead_process_of_a_model_ends_readiness_and_what_it_spoke(harmed: Serv
             lines = running.iter_lines()
             next(lines)
             harmed.stub(model).kill()
-            wait_for(lambda: status(harmed.url, "/ready") == 503, 2)
+            wait_for(lambda: status(harmed.url, "/ready") == 503, 10)
             assert "speech.audio.error" in [line for line in lines if line][-1]
         assert model in client.get("/ready").json()["reason"]
         assert client.get("/health").status_code == 503
