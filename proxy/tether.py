@@ -1,7 +1,8 @@
-"""Run a command that ends when its parent does. Started as a script by path, so it imports nothing of the package.
+"""Run a command that ends when its parent does, and its process group with it, however either dies.
 
-`python -I -S tether.py PARENT_PID COMMAND ...` asks the kernel to kill this process when its parent dies, however it
-dies, and then becomes COMMAND. A shim instead of a function run between fork and exec: that is unsafe with threads.
+`python -I -S tether.py PARENT_PID COMMAND ...`, as a script by path so that it imports nothing of the package, asks the
+kernel to kill this process when its parent dies, leaves a guard in the process group that it leads, and then becomes
+COMMAND. A shim instead of a function run between fork and exec: that is unsafe with threads.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import ctypes
 import os
 import signal
 import sys
+import time
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
+GUARD_PERIOD_S = 0.2
 
 
 def main(parent: int, command: list[str]) -> None:
@@ -22,7 +26,22 @@ def main(parent: int, command: list[str]) -> None:
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
     if os.getppid() != parent:
         sys.exit("The parent is gone already.")
+    leader = os.getpid()
+    if os.fork() == 0:
+        guard(leader)
     os.execv(command[0], command)
+
+
+def guard(leader: int) -> NoReturn:
+    """Wait until this process's parent `leader` is gone, and kill what is left of its group, this process too.
+
+    Triton's stubs notice by themselves that Triton was killed, but sometimes hang while they end, or are stopped.
+    """
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a socket that COMMAND closes must be closed
+    while os.getppid() == leader:
+        time.sleep(GUARD_PERIOD_S)
+    os.killpg(leader, signal.SIGKILL)  # the group's number isn't another's: this process is still in it
+    sys.exit()
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what
 ) -> None:
     with starting(tmp_path, *models) as killed:
         killed.wait_ready()
+        killed.stub("codec").suspend()  # can't notice anything
         killed.stub("talker").kill()  # a killed stub's region stays
         kill(killed.process.pid)
         killed.wait()
