@@ -231,9 +231,16 @@ def unknown_clone() -> InvalidRequest:
     )
 
 
-def unknown_language(languages: Iterable[str]) -> InvalidRequest:
-    """The refusal of a language that isn't among `languages`."""
-    return InvalidRequest(f"Unknown language. This model's languages: {', '.join(languages)}.", param="language")
+def known_language(asked: str | None, languages: Iterable[str]) -> str:
+    """The one of `languages` that is asked for, whatever its case and outer spaces; "auto" where none is.
+
+    Raises InvalidRequest for any other, an empty one too.
+    """
+    name = "auto" if asked is None else asked.strip().lower()
+    known = [*languages]
+    if name not in {"auto", *known}:
+        raise InvalidRequest(f"Unknown language. This model's languages: {', '.join(known)}.", param="language")
+    return name
 
 
 def sample_problem(samples: npt.NDArray[np.float32]) -> str | None:

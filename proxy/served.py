@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine_lib.errors import NotFound
-from engine_lib.wire import Description, StreamOptions, folded, unknown_language, unknown_voice
+from engine_lib.wire import Description, StreamOptions, folded, known_language, unknown_voice
 
 
 def check_model(name: str | None, served: Description) -> None:
@@ -23,8 +23,7 @@ def check_speaker(options: StreamOptions, served: Description) -> None:
     known = {folded(name) for name in (*speakers, *served.voice_aliases)}
     if not served.embedding_size and options.voice is not None and folded(options.voice) not in known:
         raise unknown_voice(speakers)
-    if options.language is not None and options.language.strip().lower() not in {"auto", *served.languages}:
-        raise unknown_language(served.languages)
+    known_language(options.language, served.languages)
 
 
 def last_part(model: str) -> str:

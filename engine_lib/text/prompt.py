@@ -14,7 +14,7 @@ from engine_lib.errors import ConfigurationError, InvalidRequest
 from engine_lib.profile import DEFAULT_PROFILE, load_profile
 from engine_lib.talker.config import SpecialIds, TalkerConfig
 from engine_lib.text.tokenizer import TextTokenizer
-from engine_lib.wire import Voice, folded, unknown_language, unknown_voice
+from engine_lib.wire import Voice, folded, known_language, unknown_voice
 
 NOTHING = -1
 SPEAKER = 0  # in the lane of the voice: the x-vector; n is the sample's n-th frame, counted from 1
@@ -93,14 +93,10 @@ class Voices:
 
         A dialect speaker speaks it for Chinese and when no language is requested. Raises InvalidRequest.
         """
-        wanted = (language or "auto").strip().lower()
+        wanted = known_language(language, self.languages)
         if wanted in ("auto", "chinese") and speaker is not None and speaker in self._config.speaker_dialects:
             return self._config.language_ids[self._config.speaker_dialects[speaker]]
-        if wanted == "auto":
-            return None
-        if wanted not in self._config.language_ids:
-            raise unknown_language(self.languages)
-        return self._config.language_ids[wanted]
+        return None if wanted == "auto" else self._config.language_ids[wanted]
 
     def described(self) -> list[dict[str, str]]:
         """Every speaker as a client sees it."""

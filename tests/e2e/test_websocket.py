@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from tests.e2e.test_http import idle, memory, pcm, speak
 from tests.proxy.live_client import PROTOCOL, LiveClient, live
@@ -53,6 +54,23 @@ async def test_live_text_sounds_like_the_whole_text_over_http(server: Serving) -
             await client.end()
             await client.until("response.done")
             assert same_sound(client, expected)
+
+
+NAMES = [None, "auto", " ENGLISH ", "", " ", "\n", "klingon"]
+
+
+@pytest.mark.parametrize("language", NAMES)
+async def test_a_language_is_taken_or_refused_alike_over_http_and_the_socket(
+    server: Serving, language: str | None
+) -> None:
+    answer = await asyncio.to_thread(speak, server, TEXT, language=language, max_new_tokens=5)
+    async with live(server.url, [PROTOCOL]) as client:
+        await client.start(language=language)
+        event = await client.next()
+    known = language in NAMES[:3]
+    assert answer.status_code == (200 if known else 400)
+    assert event["type"] == ("request.configured" if known else "error"), event
+    assert known or event["error"] == answer.json()["error"]
 
 
 async def session(server: Serving, number: int, expected: np.ndarray) -> bool:
