@@ -35,9 +35,13 @@ class _Request(StreamOptions):
 
 
 class LiveRequest(_Request):
-    """A `request.start` message: all but the text, which is still being written."""
+    """A `request.start` message: what can be said of a text that is still being written."""
 
     response_format: Literal["pcm", "pcm16", "pcm_s16le"] = "pcm"
+    # What a live text always is may be said, and nothing else.
+    stream: Literal[True] = True
+    stream_format: Literal["audio"] = "audio"
+    non_streaming_mode: Literal[False] | None = None
 
 
 class SpeechRequest(_Request):
@@ -67,8 +71,14 @@ class SpeechRequest(_Request):
         return None if value is None or not value.strip() else check_text(value, param="ref_text").strip()
 
 
+HTTP_ALONE = tuple(name for name in SpeechRequest.model_fields if name not in LiveRequest.model_fields)
+
+
 def parse_live(event: Mapping[str, Any]) -> LiveRequest:
     """The request in a `request.start` message. Raises InvalidRequest naming the field at fault."""
+    for name in HTTP_ALONE:
+        if event.get(name) is not None:
+            raise InvalidRequest(f"'{name}' is a field of requests over HTTP; here it means nothing.", param=name)
     try:
         return LiveRequest.model_validate(event)
     except ValidationError as error:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from proxy.schemas import LiveRequest, SpeechRequest
 from proxy.settings import Settings
 from proxy.triton_client import TritonClient
 from tests.proxy.live_client import PATH, PROTOCOL, LiveClient, heard, live, spoken
@@ -86,6 +87,45 @@ ENDED: list[tuple[list[Any], str, int]] = [  # with a stream that speaks until i
     ([{**END, "sequence": 1}, START], "invalid_request", 1008),
 ]
 STALLED = {**START, "instructions": "stall=1"}
+
+
+# A field's value that a live text can't have.
+HTTP_ALONE: list[dict[str, Any]] = [
+    {"input": TEXT},
+    {"ref_audio": "data:audio/wav;base64,UklGRg=="},
+    {"ref_text": "what is said"},
+    {"stream": False},
+    {"stream": "yes"},
+    {"stream_format": "sse"},
+    {"non_streaming_mode": True},
+]
+
+
+@MODES
+@pytest.mark.parametrize("field", HTTP_ALONE, ids=str)
+async def test_what_only_http_can_do_is_refused_by_name(
+    scripted: Serving, subprotocols: list[str], field: dict[str, Any]
+) -> None:
+    async with live(scripted.url, subprotocols) as client:
+        await client.start(**field)
+        event = await client.next()
+    assert event["type"] == "error", event
+    assert (event["error"]["code"], event["error"]["param"]) == ("invalid_value", *field)
+
+
+@MODES
+async def test_what_a_live_text_is_anyway_may_be_said_and_nothing_by_null(
+    scripted: Serving, subprotocols: list[str]
+) -> None:
+    fields = {"stream": True, "stream_format": "audio", "non_streaming_mode": False, "unheard_of": 1}
+    async with live(scripted.url, subprotocols) as client:
+        await client.say(TEXT, **fields, input=None, ref_audio=None, ref_text=None)
+        assert heard(client.pcm) == spoken(TEXT)
+
+
+def test_no_field_of_http_is_overlooked_on_the_socket() -> None:
+    refused = {name for field in HTTP_ALONE for name in field}
+    assert SpeechRequest.model_fields.keys() - LiveRequest.model_fields.keys() <= refused
 
 
 @MODES
