@@ -17,6 +17,7 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
+import grpc
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -99,6 +100,14 @@ def _envelope(status: int, message: str, param: str | None, code: str) -> dict[s
     return {"message": message, "type": KINDS.get(HTTPStatus(status), kind), "param": param, "code": code}
 
 
+def for_log(error: ServiceError) -> str:
+    """One line for the log: the message, and what gRPC said, which no client is told."""
+    cause = error.__cause__
+    if not isinstance(cause, grpc.aio.AioRpcError):
+        return error.message
+    return f"{error.message} ({cause.code().name}: {' '.join((cause.details() or '').split())})"
+
+
 def answer(error: ServiceError) -> JSONResponse:
     """The response to a request that ended in `error`."""
     status = status_of(error)
@@ -116,7 +125,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ServiceError)
     async def service_error(request: Request, error: ServiceError) -> JSONResponse:
         if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.warning("%s %s: %s", request.method, request.url.path, error.message)
+            fields = {"id": request.state.request_id}
+            log.warning("%s %s: %s", request.method, request.url.path, for_log(error), extra={"fields": fields})
         return answer(error)
 
     @app.exception_handler(HTTPException)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import contextvars
 import json
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -14,11 +15,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from engine_lib.errors import ServiceError
-from proxy.errors import envelope
+from proxy.errors import envelope, for_log
 from proxy.speaking import Speaking
 from proxy.stream import Chunk
 
 log = logging.getLogger(__name__)
+
+# Whether the response that this task sent has no end because we want it so.
+cut_on_purpose = contextvars.ContextVar("cut_on_purpose", default=False)
 
 
 class Framing(Protocol):
@@ -70,6 +74,7 @@ class SpeechResponse(Response):
         super().__init__()
         self._speaking = speaking
         self._as_stream = stream
+        self._cut = False
         self._framing: Framing = EventFraming() if as_events else RawFraming()
         self._own_headers = {
             "content-type": "text/event-stream" if as_events else speaking.audio.content_type,
@@ -85,6 +90,8 @@ class SpeechResponse(Response):
             await unless_client_leaves(
                 receive, self._stream(pieces, send) if self._as_stream else self._collect(pieces, send)
             )
+        if self._cut:
+            cut_on_purpose.set(True)
 
     async def _pieces(self) -> AsyncGenerator[bytes]:
         """The body, in pieces that aren't empty; at least one, or GenerationFailed."""
@@ -107,12 +114,14 @@ class SpeechResponse(Response):
         except ServiceError as error:
             if not begun:
                 raise
-            log.warning("request %s failed midway: %s", self._speaking.request_id, error.message)
+            log.warning("request %s failed midway: %s", self._speaking.request_id, for_log(error))
             self._speaking.outcome = error.code
             told = self._framing.failure(error)
-            if told is not None:
+            if told is None:
+                self._cut = True  # the body has no end: the server breaks the connection
+            else:
                 await send({"type": "http.response.body", "body": told})
-            return  # without `told` the body has no end: the server breaks the connection
+            return
         self._speaking.outcome = self._speaking.finished.finish_reason or ""
         await send({"type": "http.response.body"})
 

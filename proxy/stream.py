@@ -193,9 +193,11 @@ class Stream:
         except asyncio.CancelledError:  # in `leave`, when nobody reads any more
             self.fail(GenerationFailed("The stream was left."))
         except _LOST as error:
-            log.warning("stream %s: %s", self._stream_id, error)
-            lost = GenerationFailed("The connection to the speech engine was lost.")
-            self.fail(lost if self._begun else NotReady("The speech engine can't be reached."))
+            lost: ServiceError = NotReady("The speech engine can't be reached.")
+            if self._begun:
+                lost = GenerationFailed("The connection to the speech engine was lost.")
+            lost.__cause__ = error  # for the log, see errors.for_log
+            self.fail(lost)
         finally:
             self._set_over()
             self._cancel_confirmed.set()

@@ -22,6 +22,7 @@ from engine_lib.errors import NotReady
 from proxy import logs
 from proxy.app import create_app
 from proxy.errors import answer
+from proxy.responses import cut_on_purpose
 from proxy.service import Service
 from proxy.settings import Settings
 
@@ -85,6 +86,7 @@ class Gate:
                 raise
             # Uvicorn cancels what it has waited for long enough, and would log where that was: said once is enough.
             log.warning("a response was cut: %s", scope["path"])
+            cut_on_purpose.set(True)
         finally:
             del self._inside[me]
 
@@ -107,11 +109,11 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or self._gate.drained
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """Uvicorn prints where it was when a client sent a text that isn't UTF-8; the line alone says all."""
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether we haven't said ourselves what uvicorn says here."""
     if record.msg == "Invalid UTF-8 sequence received from client.":
-        record.exc_info = None
-    return True
+        record.exc_info = None  # where it was when a client sent that; the line alone says all
+    return not (record.msg.startswith("ASGI callable returned without ") and cut_on_purpose.get())
 
 
 def configuration(app: ASGIApp, settings: Settings) -> uvicorn.Config:
@@ -136,7 +138,7 @@ def main(descriptor: int, drain_timeout_s: float) -> None:
     app = create_app(settings)
     gate = Gate(app, drain_timeout_s)
     config = configuration(gate, settings)
-    logging.getLogger("uvicorn.error").addFilter(_without_traceback)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     _Server(config, gate, app).run(sockets=[socket.socket(fileno=descriptor)])
 
 

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from engine_lib.errors import InvalidRequest, NotFound, NotReady, Overloaded, ServiceError
 from engine_lib.wire import SAMPLE_RATE, FinishReason
-from proxy.errors import Backpressure
+from proxy.errors import Backpressure, for_log
 from proxy.schemas import parse_live
 from proxy.served import check_model, check_speaker
 from proxy.service import Service, bearer, is_key, owner_of_key
@@ -239,7 +239,7 @@ class Session:
         code = _close_code(error)
         log.log(
             logging.WARNING if code == OUR_FAULT else logging.INFO,
-            "utterance %s ends with its socket: %s: %s", request_id, error.code, error.message,
+            "utterance %s ends with its socket: %s: %s", request_id, error.code, for_log(error),
         )  # fmt: skip
         await self._drop(error.code)
         with contextlib.suppress(Backpressure):  # a client that doesn't read can't be told

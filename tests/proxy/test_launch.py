@@ -62,18 +62,24 @@ def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_retur
     victim: str, server: Serving
 ) -> None:
     killed = server.pid("triton")
-    with speech(server, frames=5_000) as response, ThreadPoolExecutor(1) as reader:
-        received = response.iter_raw()
-        next(received)
-        ending = reader.submit(list, received)
+    with contextlib.ExitStack() as stack:
+        responses = [stack.enter_context(speech(server, frames=5_000)) for _ in range(3)]
+        reader = stack.enter_context(ThreadPoolExecutor(3))
+        endings = [reader.submit(list, response.iter_raw()) for response in responses]
         kill(killed if victim == "triton" else server.stub(victim).pid)
         wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 10)
-        assert isinstance(ending.exception(timeout=30), httpx.RemoteProtocolError)
+        for ending in endings:
+            assert isinstance(ending.exception(timeout=30), httpx.RemoteProtocolError)
     wait_for(lambda: server.pid("triton") != killed, START_LIMIT_S)  # announced once it can be used
     assert "Ready again." in server.output
     assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200
     assert len(server.stubs()) == MODELS
     assert len(server.regions()) == MODELS + 1  # and the lock
+    for response in responses:
+        of_it = [line for line in server.output.splitlines() if response.headers["x-request-id"] in line]
+        assert [line for line in of_it if " INFO " not in line] == [line for line in of_it if "failed midway: " in line]
+        assert len(of_it) == 2, of_it
+    assert not [word for word in ("Traceback", "AioRpcError", "ASGI") if word in server.output], server.output
 
 
 def test_when_the_proxy_is_killed_triton_stops_and_the_code_is_4(server: Serving) -> None:
@@ -128,6 +134,8 @@ def test_a_response_that_outlives_the_drain_timeout_is_cut_and_the_code_is_still
         with pytest.raises(httpx.RemoteProtocolError):
             list(received)
         assert server.wait() == 0
+    assert "a response was cut" in server.output
+    assert "ASGI" not in server.output
 
 
 def test_a_client_that_never_reads_leaves_no_traceback_when_it_is_cut(tmp_path: Path, models: tuple[str, str]) -> None:
