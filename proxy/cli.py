@@ -125,7 +125,10 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="how long running responses may go on after Ctrl-C or SIGTERM (30)",
     )  # fmt: skip
     parser.add_argument(
-        "--announce", type=Path, metavar="FILE", help="write addresses and pids there when ready (JSON)"
+        "--announce",
+        type=Path,
+        metavar="FILE",
+        help="keep addresses and pids there (JSON) while the service can be used; there is no such file else",
     )
     parser.add_argument("--verbose", action="store_true", help="show all that Triton prints")
 

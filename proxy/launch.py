@@ -55,7 +55,7 @@ class Plan:
     triton: TritonPlan | None  # the server to start; None: those at triton_urls serve
     triton_urls: tuple[str, ...]
     drain_timeout_s: float  # how long running responses may go on after a stop was asked for
-    announce: Path | None  # gets addresses and process ids as JSON once ready
+    announce: Path | None  # holds addresses and process ids as JSON, and is there exactly while they can be used
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Exit:
@@ -76,6 +76,7 @@ class _Service:
 
     async def run(self) -> Exit:
         self._listen_for_signals()
+        self._withdraw()  # what one that was killed has left
         async with contextlib.AsyncExitStack() as stack:
             listening = stack.enter_context(ports.reserve(self._plan.host, self._plan.port, "the proxy"))
             listening.listen(BACKLOG)  # from here on the port is ours; the proxy accepts within a second
@@ -86,6 +87,7 @@ class _Service:
                 await triton.start()
                 stack.push_async_callback(self._end, "Triton", triton, TRITON_GRACE_S)
             proxy = await self._start_proxy(stack, listening, triton)
+            stack.callback(self._withdraw)
             outcome = await self._watch(triton, proxy, url)
             if outcome is Exit.STOPPED:
                 self._say(
@@ -145,6 +147,7 @@ class _Service:
         """Start Triton again whenever it dies, unless it never was ready or is to be left; the exit code then."""
         while True:
             self._say(await triton.died())
+            self._withdraw()
             if not self._ready:
                 first.cancel()
                 return Exit.START_FAILED
@@ -191,6 +194,11 @@ class _Service:
             partial = self._plan.announce.with_name(f"{self._plan.announce.name}.partial")
             partial.write_text(json.dumps({"url": url, **facts, "pids": pids}), encoding="utf-8")
             partial.replace(self._plan.announce)  # whoever waits for the file finds all of it
+
+    def _withdraw(self) -> None:
+        """Let nobody find the file who would come for nothing."""
+        if self._plan.announce:
+            self._plan.announce.unlink(missing_ok=True)
 
     def _introduce(self, url: str, facts: Mapping[str, str]) -> None:
         body = json.dumps({"model": "tts-1", "input": "Hello!", "response_format": "wav"})

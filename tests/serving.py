@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -36,21 +37,25 @@ class Serving:
 
     process: subprocess.Popen[bytes]
     mark: str  # in the environment of every process that descends from it
-    announced: Path
+    announced: Path  # there while it can be used
     printed: Path
+    _announcement: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
 
     def wait_ready(self) -> None:
         wait_for(lambda: self.announced.exists() or self.process.poll() is not None, START_LIMIT_S)
         assert self.process.poll() is None, self.output
-        assert self.announced.exists(), self.output
+        assert self.facts, self.output
 
     @property
     def output(self) -> str:
         return self.printed.read_text(encoding="utf-8")
 
     @property
-    def facts(self) -> dict[str, str]:
-        return json.loads(self.announced.read_text(encoding="utf-8"))
+    def facts(self) -> dict[str, Any]:
+        """The latest announcement, also when it was withdrawn since."""
+        with contextlib.suppress(FileNotFoundError):
+            self._announcement = json.loads(self.announced.read_text(encoding="utf-8"))
+        return self._announcement
 
     @property
     def url(self) -> str:
@@ -64,7 +69,7 @@ class Serving:
 
     def pid(self, name: str) -> int:
         """Of serve, triton or proxy."""
-        return json.loads(self.announced.read_text(encoding="utf-8"))["pids"][name]
+        return self.facts["pids"][name]
 
     def stubs(self) -> list[psutil.Process]:
         """The processes of Triton's Python models."""
@@ -178,3 +183,4 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Serving
             assert server.stop() == 0, server.output
         assert server.left_processes() == []
         assert server.regions() == []
+        assert not server.announced.exists()

@@ -70,6 +70,7 @@ def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_retur
         wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, 10)
         for ending in endings:
             assert isinstance(ending.exception(timeout=30), httpx.RemoteProtocolError)
+        wait_for(lambda: not server.announced.exists(), 10)
     wait_for(lambda: server.pid("triton") != killed, START_LIMIT_S)  # announced once it can be used
     assert "Ready again." in server.output
     assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200
@@ -116,6 +117,7 @@ def test_case_53_after_sigterm_five_running_responses_finish_and_a_new_one_is_re
         sizes = [len(next(received)) for received in running]
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not is_ready(server), STOP_LIMIT_S)
+        wait_for(lambda: not server.announced.exists(), STOP_LIMIT_S)
         refused = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."})
         totals = [size + sum(map(len, received)) for size, received in zip(sizes, running, strict=True)]
     assert refused.status_code == 503
@@ -182,6 +184,16 @@ def test_a_file_that_cannot_be_announced_to_is_named_before_anything_starts(tmp_
         assert server.wait() == 2
     assert server.output.count("\n") == 1
     assert "missing" in server.output
+
+
+def test_what_a_killed_one_announced_is_gone_before_anything_starts(tmp_path: Path, models: tuple[str, str]) -> None:
+    stale = tmp_path / "stale.json"
+    stale.write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with starting(tmp_path, *models, "--announce", str(stale), "--port", port) as refused:
+            assert refused.wait() == 2
+    assert not stale.exists()
 
 
 @pytest.mark.parametrize("moment", ["importing", "starting"])
