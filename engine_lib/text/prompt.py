@@ -99,12 +99,14 @@ class Voices:
         return None if wanted == "auto" else self._config.language_ids[wanted]
 
     def described(self) -> list[dict[str, str]]:
-        """Every speaker as a client sees it."""
+        """Every speaker as a client sees it, with the language that it is at home in."""
+        known = [*self._config.language_ids]
+        common = known[0] if len(known) == 1 else "multilingual"
         return [
             {
                 "id": name,
                 "name": name.replace("_", " ").title(),
-                "language": self._config.speaker_dialects.get(name, "multilingual"),
+                "language": self._config.speaker_dialects.get(name, common),
             }
             for name in self._config.speaker_ids
         ]

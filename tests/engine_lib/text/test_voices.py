@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine_lib.errors import ConfigurationError, InvalidRequest
+from engine_lib.files import TINY, VOICES
 from engine_lib.profile import load_profile
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.text.prompt import Voices
@@ -25,6 +26,18 @@ def test_an_alias_of_ones_own_speaks_beside_those_of_the_package() -> None:
 
 def test_who_asks_for_nobody_hears_the_first_speaker() -> None:
     assert Voices(CONFIG, OPENAI).speaker(None) == next(iter(CONFIG.speaker_ids))
+
+
+def languages(checkpoint: Path) -> dict[str, str]:
+    voices = Voices(TalkerConfig.from_directory(checkpoint), OPENAI)
+    return {voice["id"]: voice["language"] for voice in voices.described()}
+
+
+def test_a_speaker_has_its_dialect_or_what_the_checkpoint_speaks() -> None:
+    shown = languages(CHECKPOINT)
+    assert {name: shown[name] for name in CONFIG.speaker_dialects} == CONFIG.speaker_dialects
+    assert {shown[name] for name in shown if name not in CONFIG.speaker_dialects} == {"multilingual"}
+    assert languages(VOICES / TINY) == {"nora": "english", "hugo": "english"}
 
 
 @pytest.mark.parametrize("name", [*OPENAI, None])
