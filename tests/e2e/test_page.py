@@ -30,7 +30,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          # A microphone that beeps, and that every page may use.
          "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # fmt: skip
 KEY = "a-secret"
-LIMIT_MS = 20_000
+LIMIT_MS = 60_000
 
 # Notes what is handed to the loudspeaker, and when it is to sound.
 LISTEN = """
@@ -123,7 +123,7 @@ def wait_state(page: Page, state: str) -> None:
 def wait_frames(page: Page, count: int) -> None:
     """Until the loudspeaker was given so many. (Playwright's own wait needs eval, which the page forbids.)"""
     script = "window.heard.reduce((sum, piece) => sum + piece.samples.length, 0)"
-    wait_for(lambda: page.evaluate(script) >= count * SAMPLES_PER_FRAME, 20)
+    wait_for(lambda: page.evaluate(script) >= count * SAMPLES_PER_FRAME, LIMIT_MS / 1000)
 
 
 def heard(page: Page) -> npt.NDArray[np.int16]:

@@ -134,7 +134,7 @@ async def test_killing_one_of_two_under_20_streams_fails_its_own_alone_and_it_re
     tmp_path: Path, scripted_models: Path, both: tuple[Serving, Serving]
 ) -> None:
     with serving(tmp_path, "--model-repository", str(scripted_models)) as victim, over((victim, both[1])) as two:
-        async with speaking(two.url, "frames=60 pace_ms=50", 20) as streams:
+        async with speaking(two.url, "frames=300 pace_ms=50", 20) as streams:
             assert [one.active for one in await two.describe()] == [10, 10]
             os.kill(victim.pid("triton"), signal.SIGKILL)
             new = [asyncio.to_thread(speaks, two.url) for _ in range(20)]
