@@ -75,12 +75,12 @@ async def test_one_piece_is_made_ahead_of_the_one_that_is_read(scripted: Serving
     text = text_of("frames=1500 chunk=100", "frames=1", "stall=0")  # the first one is more than the sockets buffer
     before = (await triton.describe()).sampling_defaults["starts"]
     with asking(scripted.url, {"input": text, "response_format": "pcm"}) as connection:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (seen := await triton.describe()).sampling_defaults["starts"] < before + 2 or seen.active:
                 pass
         assert seen.sampling_defaults["starts"] == before + 2  # though nothing was read; the third one waits
         connection.setblocking(False)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await triton.describe()).sampling_defaults["starts"] < before + 3:
                 with contextlib.suppress(BlockingIOError):
                     connection.recv(1 << 20)

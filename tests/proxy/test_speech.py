@@ -416,7 +416,7 @@ def test_metrics_tell_how_fast_it_is_and_where_a_listener_hears_nothing(
     _, factor, gaps, silent_s = growth("frames=50 chunk=50")
     assert factor > 0
     assert (gaps, silent_s) == (0, 0)
-    _, factor, gaps, silent_s = growth("frames=5 pace_ms=240")  # three times as slow as it plays
+    _, factor, gaps, silent_s = growth("frames=3 pace_ms=1000")  # far slower than it plays
     assert factor >= 3
-    assert gaps == 4
-    assert silent_s >= 4 * 0.1
+    assert gaps == 2
+    assert silent_s >= 2 * 0.5

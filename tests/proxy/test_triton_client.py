@@ -26,7 +26,7 @@ async def spoken(client: TritonClient, script: str, options: StreamOptions = PLA
 
 async def until(client: TritonClient, *, active: int) -> None:
     """Wait until the engine has so many streams."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await client.describe()).active != active:
             pass
 

@@ -243,13 +243,13 @@ async def test_a_client_that_says_nothing_is_told_so(scripted: Serving, pieces: 
 
 
 async def test_a_client_may_take_its_time_between_utterances_and_while_it_listens(scripted: Serving) -> None:
-    with proxy(limited(scripted, input_timeout_s=0.3)) as url:
+    with proxy(limited(scripted, input_timeout_s=1)) as url:
         await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200, 30)
         async with live(url) as client, asyncio.timeout(30):
             for _ in range(2):
-                await client.say(" ".join("abcdefghij"), "pace_ms=80")  # longer than the limit
+                await client.say(" ".join("abcdefghij"), "pace_ms=150")  # longer than the limit
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.6):
+                    async with asyncio.timeout(1.5):
                         await client.next()
 
 
