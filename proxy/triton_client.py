@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 # A server that restarts is found again at once; a long chunk schedule makes messages beyond gRPC's 4 MiB.
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # not a wait: how long one attempt may take on a busy machine
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.max_receive_message_length", 64 << 20),
 ]

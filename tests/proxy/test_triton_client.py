@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
@@ -153,3 +154,31 @@ async def test_no_server_is_not_ready() -> None:
     with pytest.raises(NotReady):
         await spoken(client, "hello")
     await client.close()
+
+
+@contextlib.asynccontextmanager
+async def slow_way(address: str, delay_s: float) -> AsyncIterator[str]:
+    """An address that leads to `address`; whatever goes there waits first, once a connection."""
+
+    async def hand_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError), contextlib.closing(sink):
+            while data := await source.read(65_536):
+                sink.write(data)
+                await sink.drain()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(delay_s)
+        host, _, port = address.rpartition(":")
+        from_there, there = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(hand_on(reader, there), hand_on(from_there, writer))
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+async def test_a_server_that_is_slow_to_connect_to_is_waited_for(scripted: Serving) -> None:
+    async with slow_way(scripted.triton_grpc, 0.7) as address:
+        client = TritonClient(address, LIMITS)
+        assert len(await spoken(client, "frames=3")) == 3
+        await client.close()
