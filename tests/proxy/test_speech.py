@@ -23,6 +23,8 @@ import pytest
 import soundfile
 
 from engine_lib.wire import FRAME_SECONDS, SAMPLE_RATE, SAMPLES_PER_FRAME
+from proxy.audio import Audio
+from proxy.schemas import Format
 from proxy.triton_client import TritonClient
 from tests.proxy.scripted import HERTZ
 from tests.proxy.test_triton_client import until
@@ -132,22 +134,38 @@ def test_case_4_no_format_is_mp3(speak: Speak) -> None:
     assert speak(response_format=None).headers["content-type"] == "audio/mpeg"
 
 
-# ADTS has no place that says how much of the first and last frame isn't sound, so AAC is longer by the encoder's delay
-# of a frame and the filled-up last one. An MP3 says the first in its first frame, and a whole one the second too.
-PADDING_S = {
-    ("mp3", True): 576 / SAMPLE_RATE,
-    ("aac", True): 2048 / SAMPLE_RATE,
-    ("aac", False): 2048 / SAMPLE_RATE,
-}
+# ADTS has no place that says how much of the first and last frame isn't sound, so of AAC a decoder plays what the
+# encoder begins with, and all of the last frame. An MP3 says the first in its first frame, a whole one the second too.
+PRIMING = {"aac": 1024}  # samples; for other formats none is heard
+# Samples of the last frame, which is always whole, where the format has no place for the true end.
+LAST_FRAME = {("mp3", True): 576, ("aac", True): 1024, ("aac", False): 1024}
 
 
-@pytest.mark.parametrize("frames", [1, 7, 40])
+@pytest.mark.parametrize("frames", [1, 7, 40, 41])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("form", FORMATS)
-def test_case_35_every_format_has_all_of_the_sound(speak: Speak, form: str, stream: bool, frames: int) -> None:
+def test_case_35_every_format_is_as_long_as_the_sound_within_a_frame_of_its_own(
+    speak: Speak, form: str, stream: bool, frames: int
+) -> None:
     samples, rate = decode(form, speak(f"frames={frames}", response_format=form, stream=stream).content)
-    excess = len(samples) / rate - frames * FRAME_SECONDS
-    assert -1e-6 <= excess <= PADDING_S.get((form, stream), 1e-6)
+    excess = len(samples) - PRIMING.get(form, 0) - round(frames * FRAME_SECONDS * rate)
+    assert 0 <= excess < LAST_FRAME.get((form, stream), 1)
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 22050, 24000, 44100, 48000])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac"])
+def test_the_sound_begins_at_the_beginning_or_behind_the_priming(form: Format, stream: bool, rate: int) -> None:
+    phase = (
+        np.cumsum(np.linspace(200, 1500, SAMPLE_RATE // 2)) / SAMPLE_RATE
+    )  # in turns; nothing in a sweep comes twice
+    sweep = (8000 * np.sin(2 * np.pi * phase)).astype(np.int16)
+    audio = Audio(form, speed=1, sample_rate=rate, whole=not stream)
+    plain = Audio("pcm", speed=1, sample_rate=audio.sample_rate, whole=False)
+    heard, _ = decode(form, audio.feed(sweep) + audio.finish())
+    sound, _ = decode("pcm", plain.feed(sweep) + plain.finish())
+    likeness = np.correlate(np.pad(heard, (100, 0)), sound[: -len(sound) // 4])
+    assert np.argmax(likeness) - 100 == PRIMING.get(form, 0)
 
 
 def test_two_mp3_answers_one_after_the_other_play_as_one(speak: Speak) -> None:
@@ -193,7 +211,7 @@ def test_ffprobe_reads_every_format_to_its_end(
     assert (sound["codec_name"], sound["channels"]) == (CODECS[form], 1)
     assert int(sound["sample_rate"]) == (48_000 if form == "opus" else SAMPLE_RATE)
     seconds = sum(float(packet["duration_time"]) for packet in told["packets"])
-    assert seconds == pytest.approx(40 * FRAME_SECONDS, abs=0.11)  # packets carry the encoder's delay, see PADDING_S
+    assert seconds == pytest.approx(40 * FRAME_SECONDS, abs=0.11)  # packets carry the encoder's delay, see PRIMING
     expected = ["Estimating duration", "growing file?"]  # of what doesn't say its length
     if (form, stream) == ("wav", True):
         expected += ["maximum wav data size", "Packet corrupt"]
