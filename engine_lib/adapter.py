@@ -14,27 +14,24 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine_lib.errors import GenerationFailed, InvalidRequest, NotFound, NotReady, Overloaded, ServiceError
+from engine_lib.triton_metrics import Message, Metric, MetricsPage
 
 log = logging.getLogger(__name__)
 
 Tensors = Mapping[str, NDArray[Any]]
 
-METRICS_PERIOD_S = 0.25
+METRICS_PERIOD_S = 0.5
 PARENT_PERIOD_S = 1.0
 HANG_LIMIT_S = 20.0  # no call of ours holds the interpreter's lock for so long
 MAX_STREAM_ID = 128  # characters
 MAX_INPUT_BYTES = 1 << 20  # of one BYTES tensor: far beyond any text that can be spoken
-# Upper borders of histogram buckets.
-SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192)
-ROWS = (1, 2, 4, 8, 16, 32, 64)
 # Triton's name for each kind of error; the nearest base decides.
 STATUS: dict[type[ServiceError], str] = {
     InvalidRequest: "INVALID_ARG",
@@ -43,21 +40,6 @@ STATUS: dict[type[ServiceError], str] = {
     NotReady: "UNAVAILABLE",
     ServiceError: "INTERNAL",
 }
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One series on Triton's /metrics: a gauge, a counter, or with `buckets` a histogram.
-
-    `read` gives a gauge's value, a counter's total, or a histogram's new observations; it's called often.
-    """
-
-    name: str
-    description: str
-    read: Callable[[], float | list[float]]
-    counter: bool = False
-    buckets: tuple[float, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Call:
@@ -122,8 +104,7 @@ class Port:
         """`handle` gets each call on the intake thread; a ServiceError that it raises becomes the call's answer."""
         self._pb = pb_utils
         self._handle = handle
-        families: dict[str, Any] = {}
-        self._metrics = [_Shown(pb_utils, metric, families) for metric in metrics]
+        self._page = MetricsPage(pb_utils, metrics)
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, Tensors | ServiceError, bool] | None] = queue.SimpleQueue()
         self._threads = [
@@ -165,19 +146,25 @@ class Port:
                 call.refuse(GenerationFailed("The speech engine failed on this request."))
 
     def _send_out(self) -> None:
-        due = 0.0
-        while True:
+        # A message about a metric is slow, so between two answers there is one at most.
+        for tell in self._metrics():
+            if tell:
+                tell()
             try:
-                answer = self._answers.get(timeout=METRICS_PERIOD_S)
+                answer = self._answers.get(timeout=0 if tell else METRICS_PERIOD_S)
             except queue.Empty:
-                pass  # nothing to send, but time to look at the metrics
-            else:
-                if answer is None:
-                    return
-                self._send(*answer)
-            if time.monotonic() >= due:
-                self._refresh_metrics()
-                due = time.monotonic() + METRICS_PERIOD_S
+                continue  # nothing to send, but time to look at the metrics
+            if answer is None:
+                return
+            self._send(*answer)
+
+    def _metrics(self) -> Iterator[Message | None]:
+        """Messages about metrics as they become due, without end; None where there's none yet."""
+        while True:
+            due = time.monotonic() + METRICS_PERIOD_S
+            yield from self._page.news()
+            while time.monotonic() < due:
+                yield None
 
     def _send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
         if isinstance(content, ServiceError):
@@ -191,40 +178,6 @@ class Port:
         # A client that went away, or a server that stops: this answer is lost, the next one isn't.
         except self._pb.TritonModelException as error:
             log.warning("a response could not be sent: %s", error)
-
-    def _refresh_metrics(self) -> None:
-        for shown in self._metrics:
-            shown.refresh()
-
-
-class _Shown:
-    """A metric on Triton's page. Triton's object dies with its family, so both are kept."""
-
-    def __init__(self, pb_utils: Any, metric: Metric, families: dict[str, Any]) -> None:
-        kinds = pb_utils.MetricFamily
-        kind = kinds.HISTOGRAM if metric.buckets else kinds.COUNTER if metric.counter else kinds.GAUGE
-        if metric.name not in families:
-            families[metric.name] = kinds(name=metric.name, description=metric.description, kind=kind)
-        self._metric = metric
-        self._family = families[metric.name]
-        labels = dict(metric.labels)
-        if metric.buckets:
-            self._shown = self._family.Metric(labels=labels, buckets=list(metric.buckets))
-        else:
-            self._shown = self._family.Metric(labels=labels)
-        self._total = 0.0
-
-    def refresh(self) -> None:
-        """Show the present value."""
-        value = self._metric.read()
-        if isinstance(value, list):
-            for observation in value:
-                self._shown.observe(observation)
-        elif self._metric.counter:
-            self._shown.increment(value - self._total)
-            self._total = value
-        else:
-            self._shown.set(value)
 
 
 def end_with_parent() -> None:

@@ -6,7 +6,9 @@ import re
 
 import httpx
 
-from tests.serving import ROOT, Serving
+from tests.e2e.test_triton import TEXT
+from tests.e2e.triton import ask
+from tests.serving import ROOT, Serving, wait_for
 
 ROW = re.compile(r"^\| `(qwen3_tts_\w+)` \| (\w+) \|", re.MULTILINE)
 TYPE = re.compile(r"^# TYPE (qwen3_tts_\w+) (\w+)$", re.MULTILINE)
@@ -22,11 +24,44 @@ def shown(url: str) -> list[tuple[str, str]]:
     return sorted(TYPE.findall(httpx.get(url).text))
 
 
+def as_triton_shows(metrics: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """With a histogram as the counters that it consists of."""
+    parts = [
+        (f"{name}_{part}", "counter")
+        for name, kind in metrics
+        if kind == "histogram"
+        for part in ("bucket", "sum", "count")
+    ]
+    return sorted(parts + [metric for metric in metrics if metric[1] != "histogram"])
+
+
 def test_the_page_names_each_metric_of_the_proxy_and_no_other(server: Serving) -> None:
     assert shown(f"{server.url}/metrics") == sorted(documented("The proxy"))
 
 
 def test_the_page_names_each_metric_of_the_engine_and_no_other(server: Serving, base_server: Serving) -> None:
-    assert shown(server.facts["triton_metrics"]) == sorted(documented("The engine"))
+    assert shown(server.facts["triton_metrics"]) == as_triton_shows(documented("The engine"))
     everything = documented("The engine") + documented("Cloned voices")
-    assert shown(base_server.facts["triton_metrics"]) == sorted(everything)
+    assert shown(base_server.facts["triton_metrics"]) == as_triton_shows(everything)
+
+
+def test_a_histogram_of_the_engine_is_one_for_prometheus(server: Serving) -> None:
+    frames = 12
+    before = histogram(server)
+    ask(server.triton_grpc, "tts", TEXT, ignore_eos=True, max_new_tokens=frames)
+
+    def seen() -> dict[str, float]:
+        return {series: value - before[series] for series, value in histogram(server).items()}
+
+    wait_for(lambda: seen()["_sum"] >= frames, 30)  # the page comes later
+    buckets = [seen()[f'_bucket{{le="{border}"}}'] for border in ("1", "2", "4", "8", "16", "32", "64", "+Inf")]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == seen()["_count"]
+
+
+def histogram(server: Serving) -> dict[str, float]:
+    """The series of the rows of a step."""
+    found = re.findall(
+        r"^qwen3_tts_step_rows(_\S+) (\S+)$", httpx.get(server.facts["triton_metrics"]).text, re.MULTILINE
+    )
+    return {series: float(value) for series, value in found}

@@ -9,22 +9,13 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import wire
-from engine_lib.adapter import (
-    ROWS,
-    SECONDS,
-    Call,
-    Metric,
-    Port,
-    check_stream_id,
-    end_with_parent,
-    log_to_stderr,
-    text_tensor,
-)
+from engine_lib.adapter import Call, Port, check_stream_id, end_with_parent, log_to_stderr, text_tensor
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
 from engine_lib.startup import prepare, settle
 from engine_lib.talker.engine import Engine
 from engine_lib.talker.stream import Chunk
+from engine_lib.triton_metrics import ROWS, SECONDS, Metric
 
 
 class TritonPythonModel:

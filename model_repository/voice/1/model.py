@@ -8,11 +8,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from engine_lib import wire
-from engine_lib.adapter import SECONDS, Call, Metric, Port, end_with_parent, log_to_stderr, text_tensor
+from engine_lib.adapter import Call, Port, end_with_parent, log_to_stderr, text_tensor
 from engine_lib.cloning.sample import Sample
 from engine_lib.cloning.start import start
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
+from engine_lib.triton_metrics import SECONDS, Metric
 from engine_lib.wire import Voice
 
 
