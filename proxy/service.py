@@ -29,14 +29,15 @@ class Service:
     draining: asyncio.Event  # set once only what has begun is finished
 
 
-def _service(connection: HTTPConnection) -> Service:
+# Coroutines, though they wait for nothing: FastAPI runs a plain function on another thread.
+async def _service(connection: HTTPConnection) -> Service:
     return cast(Service, connection.app.state.service)
 
 
 Here = Annotated[Service, Depends(_service)]  # the Service of the app that a request came to
 
 
-def require_key(connection: HTTPConnection, service: Here) -> None:
+async def require_key(connection: HTTPConnection, service: Here) -> None:
     """Raise Unauthorized unless the request carries the API key, where there is one."""
     if not is_key(bearer(connection), service.settings):
         raise Unauthorized("The API key is missing or wrong.")
