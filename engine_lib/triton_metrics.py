@@ -1,8 +1,8 @@
 """What a model shows on Triton's /metrics. Knows no engine; Triton's Python module is passed in.
 
-Each change is a message to Triton that holds the interpreter's lock, and with it the whole model, until it's answered
-(0.1 ms and more). Hence no message says what is shown already, and a histogram, for which Triton's own kind takes one
-message an observation, is shown as the counters that Prometheus reads a histogram from.
+Each change is a message to Triton that holds the interpreter's lock, and with it the whole model, until it's answered.
+Hence no message says what is shown already, and a histogram, for which Triton's own kind takes one message an
+observation, is shown as the counters that Prometheus reads a histogram from.
 """
 
 from __future__ import annotations
@@ -78,12 +78,8 @@ class _Series:
     def news(self, value: float) -> Iterator[Message]:
         """The message that makes it show `value`, unless it does."""
         if value != self._told:
-            yield (
-                partial(self._metric.increment, value - self._told)
-                if self._counts
-                else partial(self._metric.set, value)
-            )
-            self._told = value
+            told, self._told = self._told, value
+            yield partial(self._metric.increment, value - told) if self._counts else partial(self._metric.set, value)
 
 
 class _Single:
