@@ -207,7 +207,7 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
             maps = Path(f"/proc/{server.process.pid}/maps")
             wait_for(lambda: "pydantic_core" in maps.read_text(), START_LIMIT_S)
         server.process.send_signal(signal.SIGINT)
-        assert server.wait() in (0, 130)
+        assert server.wait() in (0, 130, -signal.SIGINT), server.output  # a shell says 130 of both latter
     assert "Traceback" not in server.output
     assert server.left_processes() == []
 
