@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -54,9 +55,29 @@ def server(triton: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
         assert "Traceback" not in started.output
 
 
+@contextlib.contextmanager
+def unloaded(triton: dict[str, str], model: str) -> Iterator[None]:
+    """Meanwhile `model` is unloaded; whatever happens, it is loaded again for the next test."""
+    control(triton, model, "unload")
+    try:
+        yield
+    finally:
+        control(triton, model, "load")
+
+
 def control(triton: dict[str, str], model: str, action: str) -> None:
     answer = httpx.post(f"{triton['http']}/v2/repository/models/{model}/{action}", timeout=60)
     assert answer.status_code == 200, answer.text
+
+
+def lines_of(server: Serving, answer: httpx.Response) -> list[str]:
+    """What the proxy has logged of one request, up to its own line, which comes after the answer."""
+
+    def said() -> list[str]:
+        return [line for line in server.output.splitlines() if answer.headers["x-request-id"] in line]
+
+    wait_for(lambda: any("status=" in line for line in said()), 30)
+    return said()
 
 
 @pytest.mark.parametrize("model", ["talker", "codec", "tts"])
@@ -64,20 +85,28 @@ def test_case_50_while_a_model_is_unloaded_requests_get_503_with_the_reason_and_
     model: str, triton: dict[str, str], server: Serving
 ) -> None:
     with httpx.Client(base_url=server.url, timeout=30) as client:
-        assert client.post("/v1/audio/speech", json=BODY).status_code == 200
-        control(triton, model, "unload")
-        for number in range(3):
-            refused = client.post("/v1/audio/speech", json=BODY)
-            assert refused.status_code == 503, (number, refused.text)
-            assert refused.json()["error"]["code"] == "not_ready"
-            assert refused.headers["retry-after"]
-            wait_for(lambda r=refused: f"id={r.headers['x-request-id']}" in server.output, 10)
-            lines = [line for line in server.output.splitlines() if refused.headers["x-request-id"] in line]
+
+        def refused() -> str:
+            """What a refused request is told."""
+            answer = client.post("/v1/audio/speech", json=BODY)
+            assert answer.status_code == 503, answer.text
+            assert answer.json()["error"]["code"] == "not_ready"
+            assert answer.headers["retry-after"]
+            lines = lines_of(server, answer)
             assert [line for line in lines if "status=503" in line] == lines[-1:]
+            message: str = answer.json()["error"]["message"]
+            return message
+
+        def reason() -> str:
+            return str(client.get("/ready").json().get("reason"))
+
+        wait_for(lambda: client.get("/ready").status_code == 200, 30)
+        assert client.post("/v1/audio/speech", json=BODY).status_code == 200
+        with unloaded(triton, model):
+            refused()  # also while the proxy has not seen it yet
             wait_for(lambda: client.get("/ready").status_code == 503, 10)
-        assert "isn't loaded" in refused.json()["error"]["message"]
-        assert client.get("/ready").json()["reason"] == refused.json()["error"]["message"]
-        assert "isn't ready any more: The model '" in server.output
-        control(triton, model, "load")
+            wait_for(lambda: "isn't loaded" in reason(), 30)
+            assert refused() == refused() == reason()
+            assert "isn't ready any more: The model '" in server.output
         wait_for(lambda: client.get("/ready").status_code == 200, 30)
         assert client.post("/v1/audio/speech", json=BODY).status_code == 200
