@@ -90,6 +90,19 @@ class Serving:
         found = {name: re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE) for name in series}
         return {name: float(match[1]) if match else 0.0 for name, match in found.items()}
 
+    def lines_of(self, request_id: str) -> list[str]:
+        """What the proxy has logged of one request, up to its own line, which comes after the last byte of the answer.
+
+        For a log of text, not JSON.
+        """
+
+        def said() -> list[str]:
+            return [line for line in self.output.splitlines(keepends=True) if request_id in line]
+
+        # A line may be read before all of it is written.
+        wait_for(lambda: any(" INFO /v1/" in line and line.endswith("\n") for line in said()), 30)
+        return said()
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit code."""
         self.process.send_signal(with_signal)

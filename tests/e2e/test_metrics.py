@@ -47,21 +47,14 @@ def test_the_page_names_each_metric_of_the_engine_and_no_other(server: Serving, 
 
 def test_a_histogram_of_the_engine_is_one_for_prometheus(server: Serving) -> None:
     frames = 12
-    before = histogram(server)
+    borders = ("1", "2", "4", "8", "16", "32", "64", "+Inf")
+    buckets = [f'qwen3_tts_step_rows_bucket{{le="{border}"}}' for border in borders]
+    series = ("qwen3_tts_step_rows_sum", "qwen3_tts_step_rows_count", *buckets)
+    before = server.counted(*series)
     ask(server.triton_grpc, "tts", TEXT, ignore_eos=True, max_new_tokens=frames)
 
-    def seen() -> dict[str, float]:
-        return {series: value - before[series] for series, value in histogram(server).items()}
+    def is_whole() -> bool:
+        total, count, *within = (now - before[name] for name, now in server.counted(*series).items())
+        return total >= frames and within == sorted(within) and within[-1] == count > 0
 
-    wait_for(lambda: seen()["_sum"] >= frames, 30)  # the page comes later
-    buckets = [seen()[f'_bucket{{le="{border}"}}'] for border in ("1", "2", "4", "8", "16", "32", "64", "+Inf")]
-    assert buckets == sorted(buckets)
-    assert buckets[-1] == seen()["_count"]
-
-
-def histogram(server: Serving) -> dict[str, float]:
-    """The series of the rows of a step."""
-    found = re.findall(
-        r"^qwen3_tts_step_rows(_\S+) (\S+)$", httpx.get(server.facts["triton_metrics"]).text, re.MULTILINE
-    )
-    return {series: float(value) for series, value in found}
+    wait_for(is_whole, 30)  # the page comes later, a series at a time

@@ -217,7 +217,7 @@ def test_stop_ends_the_work_of_the_server(page: Page, open_server: Serving) -> N
     page.fill("#text", "frames=3 stall=2")
     page.click("#speak")
     wait_state(page, "speaking")
-    assert running(open_server) == 1
+    wait_for(lambda: running(open_server) == 1, 10)
     page.click("#stop")
     wait_state(page, "idle")
     wait_for(lambda: running(open_server) == 0, 10)
@@ -306,7 +306,7 @@ def test_stop_ends_live_text_in_the_server(page: Page, open_server: Serving) -> 
     page.locator("#live").check(force=True)
     page.locator("#text").press_sequentially("one two ")
     wait_state(page, "speaking")
-    assert running(open_server) == 1
+    wait_for(lambda: running(open_server) == 1, 10)
     page.keyboard.press("Escape")
     wait_state(page, "idle")
     wait_for(lambda: running(open_server) == 0, 10)

@@ -136,6 +136,7 @@ def test_a_client_that_leaves_frees_its_slots(action: str, triton: str, is_idle:
     with Session(triton) as session:
         session.request("tts", "1", None, TEXT=TEXT, OPTIONS=json.dumps(ENDLESS), STREAM_ID=f"leaves-by-{action}")
         session.receive()
+        wait_for(lambda: not is_idle(), 30)  # the page comes later
         if action == "cancel":
             session.act("cancel", f"leaves-by-{action}")
             assert session.finish()["1"].reason == "cancelled"

@@ -77,7 +77,7 @@ def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_retur
     assert len(server.stubs()) == MODELS
     assert len(server.regions()) == MODELS + 1  # and the lock
     for response in responses:
-        of_it = [line for line in server.output.splitlines() if response.headers["x-request-id"] in line]
+        of_it = server.lines_of(response.headers["x-request-id"])
         assert [line for line in of_it if " INFO " not in line] == [line for line in of_it if "failed midway: " in line]
         assert len(of_it) == 2, of_it
     assert not [word for word in ("Traceback", "AioRpcError", "ASGI") if word in server.output], server.output

@@ -70,16 +70,6 @@ def control(triton: dict[str, str], model: str, action: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def lines_of(server: Serving, answer: httpx.Response) -> list[str]:
-    """What the proxy has logged of one request, up to its own line, which comes after the answer."""
-
-    def said() -> list[str]:
-        return [line for line in server.output.splitlines() if answer.headers["x-request-id"] in line]
-
-    wait_for(lambda: any("status=" in line for line in said()), 30)
-    return said()
-
-
 @pytest.mark.parametrize("model", ["talker", "codec", "tts"])
 def test_case_50_while_a_model_is_unloaded_requests_get_503_with_the_reason_and_a_line_and_then_it_recovers(
     model: str, triton: dict[str, str], server: Serving
@@ -92,7 +82,7 @@ def test_case_50_while_a_model_is_unloaded_requests_get_503_with_the_reason_and_
             assert answer.status_code == 503, answer.text
             assert answer.json()["error"]["code"] == "not_ready"
             assert answer.headers["retry-after"]
-            lines = lines_of(server, answer)
+            lines = server.lines_of(answer.headers["x-request-id"])
             assert [line for line in lines if "status=503" in line] == lines[-1:]
             message: str = answer.json()["error"]["message"]
             return message

@@ -134,7 +134,11 @@ def test_a_setting_turns_it_off(other: Serving) -> None:
 def test_a_setting_writes_texts_into_the_log_and_another_one_json(other: Serving) -> None:
     answer = httpx.post(f"{other.url}/v1/audio/speech", json={"input": "frames=2 Grüße", "voice": "ryan"})
     number = answer.headers["x-request-id"]
-    wait_for(lambda: number in other.output, 10)  # the line comes after the last byte of the response
-    (line,) = [json.loads(line) for line in other.output.splitlines() if number in line]
+
+    def lines() -> list[str]:
+        return [line for line in other.output.splitlines(keepends=True) if number in line and line.endswith("\n")]
+
+    wait_for(lines, 30)  # it comes after the last byte of the response
+    (line,) = map(json.loads, lines())
     assert line["text"] == "frames=2 Grüße"
     assert (line["voice"], line["frames"], line["status"], line["level"]) == ("ryan", 2, "200", "info")

@@ -33,8 +33,11 @@ class Two:
     servers: tuple[Serving, Serving]
     url: str
 
-    async def describe(self) -> list[Description]:
-        return [await describe(server) for server in self.servers]
+    async def until_active(self, *streams: int) -> None:
+        """Wait until the servers have so many."""
+        async with asyncio.timeout(60):
+            while [(await describe(server)).active for server in self.servers] != [*streams]:
+                pass
 
 
 async def describe(server: Serving) -> Description:
@@ -55,12 +58,13 @@ def both(tmp_path_factory: pytest.TempPathFactory, scripted_models: Path) -> Ite
         yield first, second
 
 
-@contextlib.contextmanager
-def over(both: tuple[Serving, Serving], **settings: float) -> Iterator[Two]:
+@contextlib.asynccontextmanager
+async def over(both: tuple[Serving, Serving], **settings: float) -> AsyncIterator[Two]:
     urls = tuple(server.triton_grpc for server in both)
+    await Two(both, "").until_active(0, 0)  # what clients of the test before have left
     with proxy(Settings(triton_urls=urls, **settings)) as url:
         for server in both:
-            wait_for(lambda server=server: meter(url, "ready", server) == 1, 10)
+            await asyncio.to_thread(wait_for, lambda server=server: meter(url, "ready", server) == 1, 30)
         yield Two(both, url)
 
 
@@ -72,8 +76,8 @@ def meter(url: str, name: str, server: Serving) -> float:
 
 
 @pytest.fixture
-def two(both: tuple[Serving, Serving]) -> Iterator[Two]:
-    with over(both) as started:
+async def two(both: tuple[Serving, Serving]) -> AsyncIterator[Two]:
+    async with over(both) as started:
         yield started
 
 
@@ -101,7 +105,7 @@ async def outcome(lines: AsyncIterator[str]) -> str:
 async def test_streams_go_where_the_fewest_are(two: Two) -> None:
     async with speaking(two.url, "stall=1", 9), live(two.url) as socket:
         await socket.start()
-        assert sorted(one.active for one in await two.describe()) == [5, 5]
+        await two.until_active(5, 5)
 
 
 async def test_streams_of_other_clients_count(two: Two) -> None:
@@ -112,20 +116,20 @@ async def test_streams_of_other_clients_count(two: Two) -> None:
             await anext(chunks)
         await asyncio.to_thread(wait_for, lambda: meter(two.url, "streams", two.servers[0]) == 5, 10)
         async with speaking(two.url, "stall=1", 4):
-            assert [one.active for one in await two.describe()] == [5, 4]
+            await two.until_active(5, 4)
     await client.close()
 
 
 async def test_a_full_server_is_passed_over_and_429_comes_once_all_are_full(both: tuple[Serving, Serving]) -> None:
     # The proxy doesn't hear how many streams others have, so that it has to find out by a refusal.
-    with over(both, heartbeat_interval_s=3600) as two:
+    async with over(both, heartbeat_interval_s=3600) as two:
         client = TritonClient(two.servers[0].triton_grpc, LIMITS)
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(3):
                 chunks = await stack.enter_async_context(client.speech("stall=1", PLAIN, uuid.uuid4().hex))
                 await anext(chunks)
             async with speaking(two.url, "stall=1 room=3", 3):
-                assert [one.active for one in await two.describe()] == [3, 3]
+                await two.until_active(3, 3)
                 assert await asyncio.to_thread(speaks, two.url, "stall=1 room=3") == 429
         await client.close()
 
@@ -133,20 +137,21 @@ async def test_a_full_server_is_passed_over_and_429_comes_once_all_are_full(both
 async def test_killing_one_of_two_under_20_streams_fails_its_own_alone_and_it_returns(
     tmp_path: Path, scripted_models: Path, both: tuple[Serving, Serving]
 ) -> None:
-    with serving(tmp_path, "--model-repository", str(scripted_models)) as victim, over((victim, both[1])) as two:
-        async with speaking(two.url, "frames=300 pace_ms=50", 20) as streams:
-            assert [one.active for one in await two.describe()] == [10, 10]
-            os.kill(victim.pid("triton"), signal.SIGKILL)
-            new = [asyncio.to_thread(speaks, two.url) for _ in range(20)]
-            assert await asyncio.gather(*new) == [200] * 20
-            async with live(two.url) as socket:
-                assert (await socket.say("new words"))["stop_reason"] == "stop"
-            ends = await asyncio.gather(*map(outcome, streams))
-        assert (ends.count("error"), ends.count("done")) == (10, 10)
-        await asyncio.to_thread(wait_for, lambda: "Ready again." in victim.output, START_LIMIT_S)
-        await asyncio.to_thread(wait_for, lambda: meter(two.url, "ready", victim) == 1, 30)
-        async with speaking(two.url, "stall=1", 2):
-            assert [one.active for one in await two.describe()] == [1, 1]
+    with serving(tmp_path, "--model-repository", str(scripted_models)) as victim:
+        async with over((victim, both[1])) as two:
+            async with speaking(two.url, "frames=300 pace_ms=50", 20) as streams:
+                await two.until_active(10, 10)
+                os.kill(victim.pid("triton"), signal.SIGKILL)
+                new = [asyncio.to_thread(speaks, two.url) for _ in range(20)]
+                assert await asyncio.gather(*new) == [200] * 20
+                async with live(two.url) as socket:
+                    assert (await socket.say("new words"))["stop_reason"] == "stop"
+                ends = await asyncio.gather(*map(outcome, streams))
+            assert (ends.count("error"), ends.count("done")) == (10, 10)
+            await asyncio.to_thread(wait_for, lambda: "Ready again." in victim.output, START_LIMIT_S)
+            await asyncio.to_thread(wait_for, lambda: meter(two.url, "ready", victim) == 1, 30)
+            async with speaking(two.url, "stall=1", 2):
+                await two.until_active(1, 1)
 
 
 def speaks(url: str, script: str = "frames=2") -> int:

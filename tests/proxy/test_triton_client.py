@@ -62,7 +62,7 @@ async def test_case_22_leaving_early_ends_the_stream_in_the_engine(triton: Trito
         if script != "stall=0":
             await anext(chunks)
         await until(triton, active=1)
-    assert (await triton.describe()).active == 0
+    await until(triton, active=0)
 
 
 async def test_an_exception_inside_ends_the_stream_too(triton: TritonClient) -> None:
@@ -73,7 +73,7 @@ async def test_an_exception_inside_ends_the_stream_too(triton: TritonClient) -> 
 
     with pytest.raises(LookupError):
         await broken()
-    assert (await triton.describe()).active == 0
+    await until(triton, active=0)
 
 
 async def test_being_cancelled_twice_ends_the_stream_too(triton: TritonClient) -> None:

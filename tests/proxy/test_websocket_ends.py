@@ -81,7 +81,7 @@ async def test_a_dead_server_fails_what_it_spoke(harmed: Serving) -> None:
         async with asyncio.timeout(30):
             assert await client.closed() == 1011
         request_id = client.events[-1]["request_id"]
-    (told,) = [line for line in harmed.output.splitlines() if request_id in line and " INFO " not in line]
+    (told,) = [line for line in harmed.lines_of(request_id) if " INFO " not in line]
     assert f"utterance {request_id} ends with its socket: generation_failed: The " in told
     assert "AioRpcError" not in harmed.output
     await asyncio.to_thread(wait_for, lambda: httpx.get(f"{harmed.url}/ready").status_code == 200, 60)
