@@ -10,13 +10,23 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from engine_lib.errors import InvalidRequest
+from engine_lib.errors import InvalidRequest, ServiceError
 
 # Models of the repository.
 TTS, TALKER, CODEC, VOICE = "tts", "talker", "codec", "voice"
@@ -54,6 +64,9 @@ MAX_REF_CHARACTERS = 2_000  # of what is said in it
 SILENT_PEAK = 10 ** (-50 / 20)  # a sample that never gets louder than this is silence
 
 _NOT_TELLING = str.maketrans("", "", " \t-_")
+
+
+AUTO = "auto"  # the language that is found by the text
 
 
 class Action(enum.StrEnum):
@@ -143,6 +156,22 @@ class StreamOptions(BaseModel):
         None,
         description="Streaming layout: no end of speech before the text's end. Default: false, true for live text.",
     )
+
+    _voice_sent_as: str = PrivateAttr("voice")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_the_name_of_the_voice(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(data)
+        if isinstance(data, Mapping) and data.get("voice") is None and data.get("speaker") is not None:
+            made._voice_sent_as = "speaker"
+        return made
+
+    def in_its_words(self, error: ServiceError) -> ServiceError:
+        """The same error, where it names the voice under the name that was sent: that has two."""
+        if error.param == "voice":
+            error.param = self._voice_sent_as
+        return error
 
     @model_validator(mode="before")
     @classmethod
@@ -236,9 +265,9 @@ def known_language(asked: str | None, languages: Iterable[str]) -> str:
 
     Raises InvalidRequest for any other, an empty one too.
     """
-    name = "auto" if asked is None else asked.strip().lower()
+    name = AUTO if asked is None else asked.strip().lower()
     known = [*languages]
-    if name not in {"auto", *known}:
+    if name not in {AUTO, *known}:
         raise InvalidRequest(f"Unknown language. This model's languages: {', '.join(known)}.", param="language")
     return name
 

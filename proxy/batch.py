@@ -10,9 +10,11 @@ import asyncio
 import base64
 import io
 import json
+import logging
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -20,11 +22,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from engine_lib.errors import InvalidRequest, ServiceError
-from proxy.errors import envelope, status_of
+from proxy.errors import envelope, for_log, status_of
 from proxy.logs import Account
 from proxy.responses import unless_client_leaves
 from proxy.schemas import SpeechRequest, parse_object, parse_speech_fields
 from proxy.speaking import Speaking
+
+log = logging.getLogger(__name__)
 
 MAX_ITEMS = 32
 AT_ONCE = 8  # items of one batch in the engine; the others leave it to other clients
@@ -138,6 +142,8 @@ class BatchResponse(Response):
                     last = speaking.finished
                     speaking.outcome = last.finish_reason or ""
             except ServiceError as error:
+                if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                    log.warning("request %s: item %d failed: %s", self._request_id, index, for_log(error))
                 return error
         if "text" in account:
             self._account.setdefault("text", []).append(account["text"])

@@ -18,7 +18,10 @@ async def read_json_body(request: Request, most_bytes: int, limit_s: float) -> b
 
 
 async def read_body(request: Request, most_bytes: int, limit_s: float) -> bytes:
-    """Any body; one that says it is too large isn't read at all. Raises BodyTooLarge or BodyTooSlow."""
+    """Any body; one that says it is too large isn't read. Raises UnsupportedBody, BodyTooLarge or BodyTooSlow."""
+    coding = request.headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        raise UnsupportedBody(f"The body must come as it is, without 'Content-Encoding: {coding}'.")
     too_large = BodyTooLarge(f"The body is over the limit of {most_bytes} bytes.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most_bytes:

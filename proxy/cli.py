@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from engine_lib.errors import ConfigurationError, ServiceError
 from engine_lib.profile import EngineSettings, packaged_profiles
@@ -16,12 +16,19 @@ from proxy.bench.options import add_bench_options, add_report_options
 from proxy.settings import Settings
 from proxy.triton_process import TritonPlan
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
 PROGRAM = "qwen3-tts-triton"
 TRITON_PORTS = (8001, 8002, 8003)  # gRPC, metrics, HTTP
 
 
 class _Parser(argparse.ArgumentParser):
     """Complains in one line."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print it like any other line."""
+        _say_line(self.format_help().rstrip())
 
     def error(self, message: str) -> NoReturn:
         self.exit(launch.Exit.USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -173,7 +180,12 @@ def _seconds(text: str) -> float:
 
 
 def _say_line(line: str) -> None:
-    print(line, flush=True)
+    """Print it. Once nobody reads what we print, we print nowhere and go on: `config | head -1` is no failure."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _engine_environment(options: argparse.Namespace) -> dict[str, str]:

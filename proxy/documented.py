@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fastapi import Security
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from proxy.audio import CONTENT_TYPES
 from proxy.batch import BatchRequest
@@ -107,6 +107,10 @@ class AddedVoice(Voice):
     created_at: int
     type: Literal["audio_sample"]
     with_ref_text: bool
+
+
+class OneVoice(RootModel[AddedVoice | Voice]):
+    """A voice of either kind."""
 
 
 class VoiceList(BaseModel):

@@ -31,6 +31,7 @@ from engine_lib.errors import (
     Overloaded,
     ServiceError,
 )
+from proxy.stream import TritonSaid
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +102,10 @@ def _envelope(status: int, message: str, param: str | None, code: str) -> dict[s
 
 
 def for_log(error: ServiceError) -> str:
-    """One line for the log: the message, and what gRPC said, which no client is told."""
+    """One line for the log: the message, and what gRPC or Triton said, which no client is told."""
     cause = error.__cause__
+    if isinstance(cause, TritonSaid):
+        return f"{error.message} ({' '.join(str(cause).split())})"
     if not isinstance(cause, grpc.aio.AioRpcError):
         return error.message
     return f"{error.message} ({cause.code().name}: {' '.join((cause.details() or '').split())})"

@@ -5,8 +5,8 @@
     └── python -m proxy.web       its own process group; the socket it listens on comes from here
 
 When the proxy ends, Triton is stopped; when Triton or one of its models dies, it is started again, or both are stopped
-(--on-triton-death). The exit code says which it was. If this process is killed, both groups are
-killed too (tether.py), and the next `serve` removes what is left in /dev/shm.
+(--on-triton-death). The exit code says which it was. If this process is killed, both groups are killed too (tether.py),
+and the next `serve` removes what is left in /dev/shm.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, WebSocket
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from engine_lib.errors import NotReady
+from engine_lib.errors import NotReady, ServiceError
 from engine_lib.wire import MAX_SEED, Description
 from proxy import documented
 from proxy.batch import BatchResponse, parse_batch
@@ -97,7 +97,10 @@ async def model(name: str, request: Request, service: Here) -> dict[str, Any]:
     description = service.pool.description
     check_model(name, description)
     added = service.cloning.visible(owner_of(request, service.settings))
-    return {**describe_model(description), "voices": [*description.speakers, *map(listed, added)]}
+    return {
+        **describe_model(description),
+        "voices": [*description.speakers, *(listed(stored, description) for stored in added)],
+    }
 
 
 @routes.get(
@@ -149,7 +152,10 @@ async def begin(
 ) -> Speaking:
     """Check what it names, find its voice, and choose the seed where none was given. Raises ServiceError."""
     check_model(speech.model, service.pool.description)
-    voice = await service.cloning.voice_for(speech, owner)
+    try:
+        voice = await service.cloning.voice_for(speech, owner)
+    except ServiceError as error:
+        raise speech.in_its_words(error) from error.__cause__
     if speech.seed is None:
         speech = speech.model_copy(update={"seed": secrets.randbelow(MAX_SEED + 1)})
     return Speaking(speech, request_id, service, arrived, account, voice, whole=whole)

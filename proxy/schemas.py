@@ -90,14 +90,18 @@ def parse_speech(body: bytes, max_input_chars: int) -> SpeechRequest:
     return parse_speech_fields(parse_object(body), max_input_chars)
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises InvalidRequest."""
+def parse_object(body: bytes | str, what: str = "The body", code: str = "invalid_json") -> dict[str, Any]:
+    """The JSON object in a body or message, `what` in words for people. Raises InvalidRequest with `code`."""
     try:
         data = json.loads(body)
-    except (ValueError, RecursionError):
-        raise InvalidRequest("The body isn't valid JSON.", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest(f"{what} is nested too deeply.", code=code) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise InvalidRequest(f"{what} isn't valid JSON.", code=code) from None
+    except ValueError:  # of Python's int, which JSON doesn't bound
+        raise InvalidRequest(f"{what} has a number of too many digits.", code=code) from None
     if not isinstance(data, dict):
-        raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+        raise InvalidRequest(f"{what} must be a JSON object.", code=code)
     return data
 
 

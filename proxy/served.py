@@ -17,6 +17,11 @@ def check_model(name: str | None, served: Description) -> None:
         )
 
 
+def find_speaker(name: str, served: Description) -> dict[str, str] | None:
+    """The model's own speaker of that name, if it has one."""
+    return next((speaker for speaker in served.speakers if folded(speaker["id"]) == folded(name)), None)
+
+
 def check_speaker(options: StreamOptions, served: Description) -> None:
     """Raise InvalidRequest for a voice or language that the engine will refuse. Cloned voices are cloning.py's."""
     speakers = [speaker["id"] for speaker in served.speakers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import tempfile
 import time
 import wave
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ PLAYERS = (  # take 16-bit mono PCM on standard input
     ("paplay", "--raw", "--format=s16le", f"--rate={SAMPLE_RATE}", "--channels=1"),
     ("aplay", "--quiet", "-f", "S16_LE", "-r", str(SAMPLE_RATE), "-c", "1"),
 )
+NOT_PLAYED = "audio open failed"  # what ffplay says without a sound card, and ends with 0
 BYTES_PER_SECOND = 2 * SAMPLE_RATE
 
 
@@ -181,11 +183,49 @@ class _WaveSink:
         self._rest = data[whole:]
 
 
+class _Player:
+    """A program that plays what is written. Raises ClientError, at the latest at its end, if it couldn't."""
+
+    def __init__(self, name: str, said: IO[bytes], process: subprocess.Popen[bytes]) -> None:
+        self._name = name
+        self._said = said  # its standard error
+        self._process = process
+        if process.stdin is None:
+            raise AssertionError("stdin was asked to be a pipe")
+        self._stdin = process.stdin
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._stdin.write(data)
+        except BrokenPipeError:
+            self.finish()
+            raise ClientError(f"{self._name} ended before the sound did.") from None
+
+    def finish(self) -> None:
+        """Let it play to the end."""
+        self._stdin.close()
+        code = self._process.wait()
+        self._said.seek(0)
+        lines = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        reasons = [line for line in lines if NOT_PLAYED in line]
+        if code or reasons:
+            reason = [*lines, *reasons][-1] if lines else f"it ended with code {code}"
+            raise ClientError(f"{self._name} couldn't play the sound: {reason.strip().rstrip('.')}.")
+
+
+@contextlib.contextmanager
+def _playing(name: str, command: Sequence[str]) -> Iterator[_Player]:
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, bufsize=0) as process,
+    ):
+        player = _Player(name, said, process)
+        yield player
+        player.finish()
+
+
 def _player(stack: contextlib.ExitStack) -> Sink:
-    for command in PLAYERS:
-        if program := shutil.which(command[0]):
-            process = stack.enter_context(subprocess.Popen([program, *command[1:]], stdin=subprocess.PIPE, bufsize=0))
-            if process.stdin is None:
-                raise AssertionError("stdin was asked to be a pipe")
-            return process.stdin
+    for name, *arguments in PLAYERS:
+        if program := shutil.which(name):
+            return stack.enter_context(_playing(name, [program, *arguments]))
     raise ConfigurationError(f"--play needs one of {', '.join(command[0] for command in PLAYERS)}.")

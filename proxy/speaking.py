@@ -67,7 +67,7 @@ class Speaking:
                 yield
             except ServiceError as error:
                 self.outcome = error.code
-                raise
+                raise self._speech.in_its_words(error) from error.__cause__
             finally:
                 metrics.ended(self.outcome, self.audio.seconds, self._playback, "whole")
                 self._account.update(

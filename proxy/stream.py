@@ -35,6 +35,10 @@ _SPEECH, _CANCEL, _INPUT = "speech", "cancel", "input"  # request ids on one gRP
 _LOST = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # how gRPC says that a call is over
 
 
+class TritonSaid(Exception):
+    """What Triton answered instead, in its own words."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """What a stream has used so far."""
@@ -222,7 +226,7 @@ class Stream:
     def _take_refusal(self, message: str) -> None:
         error = from_wire(message)
         if isinstance(error, GenerationFailed):
-            log.warning("stream %s: %s", self._stream_id, message)
+            _add_words(error, message)
         else:
             self._refused = True
             self._set_over()  # nothing of it runs
@@ -328,7 +332,7 @@ class LiveStream(Stream):
             if isinstance(error, NotFound):
                 log.info("stream %s had ended when a piece of text came", self._stream_id)
                 return
-            log.warning("stream %s: %s", self._stream_id, response.error_message)
+            _add_words(error, response.error_message)
             self.fail(error)
         elif response.infer_response.outputs:
             try:
@@ -349,3 +353,9 @@ class LiveStream(Stream):
     @property
     def _owed(self) -> bool:
         return self._end_sent or self._told < self._sent
+
+
+def _add_words(error: ServiceError, message: str) -> None:
+    """Note what Triton said, for the log (errors.for_log), unless it was this error in the engine's own words."""
+    if error.message not in message:
+        error.__cause__ = TritonSaid(message)

@@ -12,10 +12,11 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from engine_lib.errors import InvalidRequest, NotFound
-from engine_lib.wire import MAX_REF_CHARACTERS, check_text
+from engine_lib.wire import AUTO, MAX_REF_CHARACTERS, Description, check_text
 from proxy import documented
 from proxy.bodies import read_body
 from proxy.errors import BodyTooLarge, UnsupportedBody
+from proxy.served import find_speaker
 from proxy.service import Here, bearer, is_key, owner_of, require_key
 from proxy.voice_store import MAX_CONSENT, StoredVoice, check_name
 
@@ -37,7 +38,8 @@ async def voices(request: Request, service: Here) -> dict[str, Any]:
     added = []
     if is_key(bearer(request), service.settings):
         added = service.cloning.visible(owner_of(request, service.settings))
-    return {"voices": [*service.pool.description.speakers, *map(listed, added)]}
+    served = service.pool.description
+    return {"voices": [*served.speakers, *(listed(stored, served) for stored in added)]}
 
 
 @routes.post(
@@ -86,19 +88,22 @@ async def add(request: Request, service: Here) -> dict[str, Any]:
         raise InvalidRequest(f"'{SAMPLE}' must be a file.", param=SAMPLE)
     stored = await service.cloning.add(name, form.sample, text, consent, owner_of(request, settings))
     request.state.account.update(voice=stored.id, frames=len(stored.voice.codes))
-    return listed(stored)
+    return listed(stored, service.pool.description)
 
 
 @routes.get(
     "/v1/audio/voices/{voice_id}",
     summary="One voice",
-    responses=documented.answer(documented.AddedVoice) | documented.BY_NAME,
+    responses=documented.answer(documented.OneVoice) | documented.BY_NAME,
 )
 async def one(voice_id: str, request: Request, service: Here) -> dict[str, Any]:
-    """A voice that was added."""
+    """A voice that was added, or a speaker of the served model."""
+    served = service.pool.description
     for stored in service.cloning.visible(owner_of(request, service.settings)):
         if stored.id == voice_id:
-            return listed(stored)
+            return listed(stored, served)
+    if (speaker := find_speaker(voice_id, served)) is not None:
+        return dict(speaker)
     raise _no_such_voice()
 
 
@@ -110,6 +115,12 @@ async def one(voice_id: str, request: Request, service: Here) -> dict[str, Any]:
 async def delete(voice_id: str, request: Request, service: Here) -> dict[str, Any]:
     """Forget a voice that was added. What speaks in it speaks on."""
     if not service.cloning.delete(voice_id, owner_of(request, service.settings)):
+        if find_speaker(voice_id, service.pool.description) is not None:
+            raise InvalidRequest(
+                "This voice is the model's own: only voices that were added can be deleted.",
+                param="voice_id",
+                code="voice_not_deletable",
+            )
         raise _no_such_voice()
     return {"id": voice_id, "object": "audio.voice.deleted", "deleted": True}
 
@@ -162,15 +173,16 @@ class _InMemory(MultiPartParser):
     spool_max_size = 1 << 62
 
 
-def listed(stored: StoredVoice) -> dict[str, Any]:
+def listed(stored: StoredVoice, served: Description) -> dict[str, Any]:
     """A voice as a client sees it: OpenAI's fields, and those of our list of speakers."""
+    languages = [language for language in served.languages if language != AUTO]
     return {
         "object": "audio.voice",
         "id": stored.id,
         "name": stored.name,
         "created_at": stored.created_at,
         "type": "audio_sample",
-        "language": "multilingual",
+        "language": languages[0] if len(languages) == 1 else "multilingual",
         "with_ref_text": bool(stored.voice.text),
     }
 

@@ -38,6 +38,7 @@ HEADERS = {
 website = APIRouter(include_in_schema=False)
 
 
+@website.head("/")
 @website.get("/")
 async def index() -> FileResponse:
     """The page."""
@@ -55,6 +56,7 @@ async def choices(service: Here) -> dict[str, Any]:
     }
 
 
+@website.head("/page/{name}")
 @website.get("/page/{name}")
 async def part(name: str) -> FileResponse:
     """One of the page's other files."""

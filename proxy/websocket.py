@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import json
 import logging
 import time
 from typing import Any
@@ -20,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from engine_lib.errors import InvalidRequest, NotFound, NotReady, Overloaded, ServiceError
 from engine_lib.wire import SAMPLE_RATE, FinishReason
 from proxy.errors import Backpressure, for_log
-from proxy.schemas import parse_live
+from proxy.schemas import parse_live, parse_object
 from proxy.served import check_model, check_speaker
 from proxy.service import Service, bearer, is_key, owner_of_key
 from proxy.settings import Settings
@@ -138,13 +137,7 @@ class Session:
             raise InvalidRequest("A binary message means nothing here.", code="unknown_event")
         if len(text.encode()) > (most := self._service.settings.max_message_bytes):
             raise InvalidRequest(f"A message must not have more than {most} bytes.", code="input_too_large")
-        try:
-            event = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InvalidRequest("A message must be JSON.", code="invalid_request") from None
-        if not isinstance(event, dict):
-            raise InvalidRequest("A message must be a JSON object.", code="invalid_request")
-        return event
+        return parse_object(text, "A message", "invalid_request")
 
     async def _act(self, event: dict[str, Any]) -> None:
         match event.pop("type", None):
@@ -169,8 +162,11 @@ class Session:
             request = parse_live(event)
             server = self._service.pool.pick()
             check_model(request.model, server.description)
-            check_speaker(request, server.description)
-            voice = await self._service.cloning.voice_for(request, self._owner)
+            try:
+                check_speaker(request, server.description)
+                voice = await self._service.cloning.voice_for(request, self._owner)
+            except ServiceError as error:
+                raise request.in_its_words(error) from error.__cause__
         except ServiceError as error:
             log_utterance({"finish": error.code})  # as one that is over before it began
             if self._one_utterance or not isinstance(error, InvalidRequest | NotFound):
@@ -237,10 +233,11 @@ class Session:
         """Tell the client why, and close."""
         request_id = self._utterance.id if self._utterance else None
         code = _close_code(error)
-        log.log(
-            logging.WARNING if code == OUR_FAULT else logging.INFO,
-            "utterance %s ends with its socket: %s: %s", request_id, error.code, for_log(error),
-        )  # fmt: skip
+        level = logging.WARNING if code == OUR_FAULT else logging.INFO
+        if request_id is None:
+            log.log(level, "a socket without an utterance ends: %s: %s", error.code, for_log(error))
+        else:
+            log.log(level, "utterance %s ends with its socket: %s: %s", request_id, error.code, for_log(error))
         await self._drop(error.code)
         with contextlib.suppress(Backpressure):  # a client that doesn't read can't be told
             await self._socket.tell_error(error, request_id)

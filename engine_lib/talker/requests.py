@@ -62,12 +62,20 @@ class Requests:
 
     def voicing(self, options: StreamOptions, voice: Voice | None = None, *, live: bool = False) -> Voicing:
         """Who speaks and how. Raises InvalidRequest for an unknown voice or language, or too long an instruction."""
-        clone = self._clone(options, voice)
-        if clone and _first(options.x_vector_only_mode, live):
-            clone = clone.alike
-        voicing = self._prompts.voicing(
-            voice=options.voice, language=options.language, instructions=options.instructions, clone=clone
-        )
+        if live and options.non_streaming_mode:
+            raise InvalidRequest(
+                "'non_streaming_mode' can't be true for live text, which is never there as a whole.",
+                param="non_streaming_mode",
+            )
+        try:
+            clone = self._clone(options, voice)
+            if clone and _first(options.x_vector_only_mode, live):
+                clone = clone.alike
+            voicing = self._prompts.voicing(
+                voice=options.voice, language=options.language, instructions=options.instructions, clone=clone
+            )
+        except InvalidRequest as error:
+            raise options.in_its_words(error) from None
         if len(voicing.instruction) >= self._profile.slot_positions // 2:
             raise InvalidRequest(
                 "'instructions' are longer than a stream can hold.", param="instructions", code="input_too_large"

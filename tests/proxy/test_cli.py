@@ -13,7 +13,7 @@ import pytest
 from engine_lib.profile import EngineSettings, load_profile
 from proxy import configuration
 from proxy.cli import main
-from tests.serving import Serving
+from tests.serving import ROOT, Serving
 
 
 def test_config_prints_a_file_that_resolves_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +154,42 @@ def test_say_plays_through_a_player(scripted: Serving, tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     with wave.open(str(target)) as file:
         assert file.readframes(file.getnframes()) == played.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "told"),
+    [("ALSA lib: no card\nNo more combinations to try, audio open failed", 0, "audio open failed"), ("", 3, "code 3")],
+)
+@pytest.mark.parametrize("reads", [True, False])
+def test_say_fails_in_one_line_when_the_player_could_not_play(
+    scripted: Serving, tmp_path: Path, says: str, code: int, told: str, reads: bool
+) -> None:
+    player = tmp_path / "ffplay"
+    player.write_text(f"#!/bin/sh\necho '{says}' >&2\n{'cat > /dev/null' if reads else ''}\nexit {code}\n")
+    player.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    finished = command("say", "frames=500 chunk=100", "--play", "--url", scripted.url, PATH=path)
+    assert finished.returncode == 1
+    assert f"ffplay couldn't play the sound: {'it ended with ' if code else ''}" in finished.stderr
+    assert told in finished.stderr
+    assert finished.stderr.count("\n") == 1
+    assert finished.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["config"], ["--help"], ["serve", "--help"], ["voices"], ["say", "Hi"]])
+def test_nobody_who_reads_the_output_is_no_failure(scripted: Serving, arguments: list[str], tmp_path: Path) -> None:
+    client = arguments[0] in ("voices", "say")
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-P", "-m", "proxy", *arguments, *(["--url", scripted.url] if client else [])],
+            stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, cwd=tmp_path, timeout=120, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (finished.returncode, finished.stderr) == (0, b"")
 
 
 def test_say_repeats_the_servers_complaint_in_one_line(scripted: Serving, tmp_path: Path) -> None:

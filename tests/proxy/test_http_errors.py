@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,16 @@ def test_case_47_what_is_no_text_is_400(http: httpx.Client, text: str) -> None:
 @pytest.mark.parametrize("voice", ["", "nobody", 5, ["ryan"], {"id": "nobody"}])
 def test_case_1_an_unknown_voice_is_400_before_any_sound(speak: Speak, voice: object) -> None:
     refused(speak(voice=voice), 400, param="voice")
+
+
+@pytest.mark.parametrize("voice", ["nobody", 5, "x" * 300, {"name": "ryan"}])
+def test_a_voice_that_was_called_speaker_is_refused_under_that_name(
+    speak: Speak, http: httpx.Client, voice: object
+) -> None:
+    refused(speak(speaker=voice), 400, param="speaker")
+    refused(speak(speaker=voice, voice=None), 400, param="speaker")
+    batch = http.post("/v1/audio/speech/batch", json={"items": [{"input": "hello", "speaker": voice}]})
+    assert batch.json()["error"]["param"] == "speaker"
 
 
 def test_the_engine_names_the_known_voices(speak: Speak) -> None:
@@ -109,6 +120,45 @@ def test_case_4_an_unknown_format_is_400_naming_the_known(speak: Speak, form: ob
 def test_case_6_a_body_that_is_no_json_object_is_400(http: httpx.Client, body: bytes) -> None:
     response = http.post("/v1/audio/speech", content=body, headers={"content-type": "application/json"})
     refused(response, 400, code="invalid_json")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "number of too many digits"),
+        (b'{"seed": 9', "isn't valid JSON"),
+    ],
+)
+def test_a_body_is_called_what_it_is(http: httpx.Client, body: bytes, said: str) -> None:
+    response = http.post("/v1/audio/speech", content=body, headers={"content-type": "application/json"})
+    assert said in refused(response, 400, code="invalid_json")
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/voices"])
+def test_a_packed_body_is_415_naming_the_header(http: httpx.Client, path: str) -> None:
+    kind = "multipart/form-data; boundary=x" if path.endswith("voices") else "application/json"
+    headers = {"content-type": kind, "content-encoding": "gzip"}
+    answer = http.post(path, content=gzip.compress(b'{"input": "hello"}'), headers=headers)
+    assert "'Content-Encoding: gzip'" in refused(answer, 415, code="unsupported_media_type")
+    plain = {"content-type": "application/json", "content-encoding": "identity"}
+    assert http.post("/v1/audio/speech", content=b'{"input": "hello"}', headers=plain).status_code == 200
+
+
+def test_a_speaker_of_the_model_is_described_and_cannot_be_deleted(http: httpx.Client) -> None:
+    assert http.get("/v1/audio/voices/Ryan").json() == {"id": "ryan", "name": "Ryan", "language": "english"}
+    assert "model's own" in refused(
+        http.delete("/v1/audio/voices/ryan"), 400, param="voice_id", code="voice_not_deletable"
+    )
+    for answer in (http.get("/v1/audio/voices/nobody"), http.delete("/v1/audio/voices/nobody")):
+        refused(answer, 404, param="voice_id", code="voice_not_found")
+
+
+@pytest.mark.parametrize("path", ["/", "/page/app.js"])
+def test_a_page_has_a_head(http: httpx.Client, path: str) -> None:
+    head, whole = http.head(path), http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(whole.content))
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])

@@ -18,6 +18,8 @@ from proxy.triton_client import TritonClient
 from tests.proxy.conftest import LIMITS, proxy
 from tests.serving import Serving, serving, wait_for
 
+READY_ENDS_WITHIN_S = 2  # of a death: a promise to whoever balances load, and so no mere bound on a hang
+
 
 def status(url: str, path: str) -> int:
     return httpx.get(f"{url}{path}").status_code
@@ -65,13 +67,30 @@ def test_a_dead_process_of_a_model_ends_readiness_and_what_it_spoke(harmed: Serv
             lines = running.iter_lines()
             next(lines)
             harmed.stub(model).kill()
-            wait_for(lambda: status(harmed.url, "/ready") == 503, 10)
+            wait_for(lambda: status(harmed.url, "/ready") == 503, READY_ENDS_WITHIN_S)
             assert "speech.audio.error" in [line for line in lines if line][-1]
         assert model in client.get("/ready").json()["reason"]
         assert client.get("/health").status_code == 503
         assert speaks(harmed.url) == 503
         assert client.get("/v1/models").status_code == 503
     wait_for(lambda: status(harmed.url, "/ready") == 200, 60)
+
+
+def test_a_request_that_meets_a_dead_process_has_one_line_that_says_why(tmp_path: Path, scripted_models: Path) -> None:
+    # Between two heartbeats, for as long as it takes: the proxy can't know before the request does.
+    options = ("--model-repository", str(scripted_models))
+    with (
+        serving(tmp_path, *options, QWEN3_TTS_HEARTBEAT_INTERVAL_S="3600") as server,
+        unattended(server),
+    ):
+        server.stub("talker").kill()
+        answer = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "hello"}, timeout=30)
+        assert answer.status_code == 500
+        *before, last = server.lines_of(answer.headers["x-request-id"])
+        assert "status=500" in last
+        (line,) = before
+        assert "POST /v1/audio/speech: The speech engine failed on this request. (" in line
+        assert "healthy" in line
 
 
 def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from engine_lib.errors import InvalidRequest
-from engine_lib.wire import Voice
+from engine_lib.wire import Description, Voice
+from proxy.voice_routes import listed
 from proxy.voice_store import StoredVoice, VoiceStore, check_name, new_id
 
 NAMES_REFUSED = [
@@ -172,3 +173,10 @@ def test_a_write_that_fails_leaves_nothing_behind(store: VoiceStore, tmp_path: P
         store.add(made(), None)
     assert list((tmp_path / "voices").iterdir()) == []
     assert store.visible(None, "m") == []
+
+
+@pytest.mark.parametrize(
+    ("languages", "shown"), [(["auto", "english"], "english"), (["auto", "chinese", "english"], "multilingual")]
+)
+def test_a_voice_speaks_the_languages_of_its_model(languages: list[str], shown: str) -> None:
+    assert listed(made(), Description.model_construct(languages=languages))["language"] == shown

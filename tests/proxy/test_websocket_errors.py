@@ -45,6 +45,38 @@ async def is_served(url: str) -> None:
         assert await client.closed() == 1000
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("[" * 60_000, "nested too deeply"),
+        ('{"sequence": ' + "9" * 5000 + "}", "number of too many digits"),
+        ("{", "isn't valid JSON"),
+    ],
+)
+async def test_a_message_is_called_what_it_is(scripted: Serving, message: str, said: str) -> None:
+    async with live(scripted.url) as client:
+        await client.socket.send(message)
+        await client.closed()
+    assert said in client.events[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize("voice", ["nobody", 5])
+async def test_a_voice_that_was_called_speaker_is_refused_under_that_name(scripted: Serving, voice: Any) -> None:
+    async with live(scripted.url) as client:
+        await client.start(speaker=voice)
+        assert (await client.next())["error"]["param"] == "speaker"
+
+
+async def test_a_socket_that_ends_without_an_utterance_has_a_line_without_one(scripted: Serving) -> None:
+    line = "a socket without an utterance ends: unknown_event: "
+    before = scripted.output.count(line)
+    async with live(scripted.url) as client:
+        await client.send("dance")
+        await client.closed()
+    await asyncio.to_thread(wait_for, lambda: scripted.output.count(line) > before, 30)
+    assert "utterance None" not in scripted.output
+
+
 WRONG: list[tuple[list[Any], str, int]] = [
     (["{"], "invalid_request", 1008),
     (["[" * 60_000], "invalid_request", 1008),

@@ -160,7 +160,12 @@ def test_an_id_in_use_is_refused_and_the_first_goes_on(studio: Studio) -> None:
 
 @pytest.mark.parametrize(
     ("options", "param"),
-    [({"voice": "nobody"}, "voice"), ({"voice": ""}, "voice"), ({"language": "klingon"}, "language")],
+    [
+        ({"voice": "nobody"}, "voice"),
+        ({"speaker": "nobody"}, "speaker"),
+        ({"voice": ""}, "voice"),
+        ({"language": "klingon"}, "language"),
+    ],
 )
 def test_a_wrong_choice_names_its_field(options: dict, param: str, studio: Studio) -> None:
     with pytest.raises(InvalidRequest) as caught:

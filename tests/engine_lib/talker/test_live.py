@@ -155,6 +155,13 @@ def test_what_is_out_of_turn_is_refused_and_changes_nothing(open_studio) -> None
     np.testing.assert_array_equal(writer.listener.all().codes, expected.codes)
 
 
+def test_the_layout_of_a_whole_text_is_refused_by_name(open_studio) -> None:
+    writer = Writer(open_studio(PATIENT), "whole", non_streaming_mode=True)
+    with pytest.raises(InvalidRequest) as caught:
+        writer.start()
+    assert caught.value.param == "non_streaming_mode"
+
+
 def test_text_after_the_end_is_refused(open_studio) -> None:
     studio = open_studio(PATIENT)
     writer = Writer(studio, "ended", ignore_eos=True).start("Hello there")
