@@ -29,6 +29,7 @@ from proxy import tensors
 
 log = logging.getLogger(__name__)
 
+DEAD_PROCESS = "is not healthy"  # Triton's words for a request to a model whose process is gone
 LEAVING_LIMIT_S = 0.8  # for the engine to confirm that a stream we leave has ended
 CANCEL_AGAIN_S = 0.1
 _SPEECH, _CANCEL, _INPUT = "speech", "cancel", "input"  # request ids on one gRPC stream; inputs are numbered
@@ -227,6 +228,8 @@ class Stream:
         error = from_wire(message)
         if isinstance(error, GenerationFailed):
             _add_words(error, message)
+            if f"'{wire.TALKER}_" in message and DEAD_PROCESS in message:
+                self._set_over()  # nobody is left to be told to stop
         else:
             self._refused = True
             self._set_over()  # nothing of it runs

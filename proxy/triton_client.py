@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from engine_lib import wire
 from engine_lib.errors import GenerationFailed, NotReady, ServiceError, from_wire, not_loaded
 from proxy import tensors
-from proxy.stream import Chunk, Limits, LiveStream, Stream
+from proxy.stream import DEAD_PROCESS, Chunk, Limits, LiveStream, Stream
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.max_receive_message_length", 64 << 20),
 ]
-_DEAD_PROCESS = "is not healthy"  # Triton's words for a request to a model whose process is gone
 
 _AnyStream = TypeVar("_AnyStream", bound=Stream)
 
@@ -194,7 +193,7 @@ class TritonClient:
             raise NotReady(f"The {model} gave no answer.")
         if response.error_message:
             log.debug("%s: %s: %s", self.url, model, response.error_message)
-            if _DEAD_PROCESS in response.error_message:
+            if DEAD_PROCESS in response.error_message:
                 raise ModelDied(f"The {model} has died.")
             raise from_wire(response.error_message)
         return tensors.Outputs(response.infer_response)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -76,21 +77,19 @@ def test_a_dead_process_of_a_model_ends_readiness_and_what_it_spoke(harmed: Serv
     wait_for(lambda: status(harmed.url, "/ready") == 200, 60)
 
 
-def test_a_request_that_meets_a_dead_process_has_one_line_that_says_why(tmp_path: Path, scripted_models: Path) -> None:
-    # Between two heartbeats, for as long as it takes: the proxy can't know before the request does.
-    options = ("--model-repository", str(scripted_models))
-    with (
-        serving(tmp_path, *options, QWEN3_TTS_HEARTBEAT_INTERVAL_S="3600") as server,
-        unattended(server),
-    ):
-        server.stub("talker").kill()
-        answer = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "hello"}, timeout=30)
-        assert answer.status_code == 500
-        *before, last = server.lines_of(answer.headers["x-request-id"])
-        assert "status=500" in last
-        (line,) = before
-        assert "POST /v1/audio/speech: The speech engine failed on this request. (" in line
-        assert "healthy" in line
+def test_a_request_that_meets_a_dead_process_has_one_line_that_says_why(
+    harmed: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Between two heartbeats the proxy can't know before the request does.
+    settings = Settings(triton_urls=(harmed.triton_grpc,), heartbeat_interval_s=3600)
+    with proxy(settings) as url, unattended(harmed), caplog.at_level(logging.INFO, logger="proxy"):
+        wait_for(lambda: status(url, "/ready") == 200, 30)
+        harmed.stub("talker").kill()
+        assert speaks(url) == 500
+        wait_for(lambda: "/v1/audio/speech" in caplog.messages, 30)  # the request's own line, which is the last
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told.startswith("POST /v1/audio/speech: The speech engine failed on this request. (")
+    assert "healthy" in told
 
 
 def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(
