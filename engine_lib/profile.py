@@ -20,6 +20,7 @@ from engine_lib.errors import ConfigurationError
 
 DEFAULT_PROFILE = "ttfa"
 PACKAGED = Path(__file__).parent / "profiles"
+TURNS_FILE = "QWEN3_TTS_TURNS_FILE"  # set by `serve` alone, which removes the file in the end
 LISTS = {tuple[int, ...]: (int, "a list of whole numbers"), tuple[str, ...]: (str, "a list of names")}
 
 
@@ -37,6 +38,7 @@ class Profile:
     urgent_lead_ms: int = 1000  # deadline: streams with less audio ahead of playback go first
     hurry_lead_ms: int = 200  # with less audio ahead of playback, chunks leave before they are full
     rows_per_step: int = 32  # streams that make one frame together at most
+    gpu_turns_rows: int = 4  # steps of at most so many streams take turns with the codec at the GPU; 0: none do
     # Length
     budget_base_frames: int = 75  # without max_new_tokens a text may take this many frames ...
     budget_frames_per_token: int = 15  # ... and this many more a text token
@@ -66,7 +68,10 @@ class Profile:
             "voice_cache", "codec_voice_cache",
         ):  # fmt: skip
             _require(getattr(self, key) >= 1, key, "must be at least 1")
-        for key in ("max_waiting", "urgent_lead_ms", "hurry_lead_ms", "budget_frames_per_token", "flush_after_ms"):
+        for key in (
+            "max_waiting", "urgent_lead_ms", "hurry_lead_ms", "budget_frames_per_token", "flush_after_ms",
+            "gpu_turns_rows",
+        ):  # fmt: skip
             _require(getattr(self, key) >= 0, key, "must not be negative")
         for key in ("codec_idle_timeout_s", "live_idle_timeout_s"):
             _require(getattr(self, key) > 0, key, "must be above 0")
@@ -174,6 +179,7 @@ class EngineSettings:
     device: str  # auto, cpu, cuda or cuda:N
     cache_dir: str | None
     local_files_only: bool
+    turns_file: str | None  # where talker and codec agree on turns at their GPU
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> EngineSettings:
@@ -184,6 +190,7 @@ class EngineSettings:
             model=env.get("QWEN3_TTS_MODEL") or "",
             profile=load_profile(config),
             device=env.get("QWEN3_TTS_DEVICE") or "auto",
+            turns_file=env.get(TURNS_FILE) or None,
             cache_dir=env.get("QWEN3_TTS_MODEL_CACHE_DIR") or None,
             local_files_only=boolean(env.get("QWEN3_TTS_LOCAL_FILES_ONLY") or "0", "QWEN3_TTS_LOCAL_FILES_ONLY"),
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -13,6 +15,11 @@ from engine_lib import noise
 from engine_lib.errors import ConfigurationError
 from engine_lib.files import TINY, locate
 from engine_lib.profile import EngineSettings
+from engine_lib.turns import CodecTurns, TalkerTurns
+
+log = logging.getLogger(__name__)
+
+Side = TypeVar("Side", TalkerTurns, CodecTurns)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,19 @@ def choose_device(wanted: str) -> torch.device:
             f"QWEN3_TTS_DEVICE is {wanted}, but this machine has {found} CUDA devices.", param="device"
         )
     return device
+
+
+def take_turns(side: type[Side], settings: EngineSettings, ready: Prepared) -> Side | None:
+    """A side's turns at the GPU that talker and codec share; None where they share none, or can't talk."""
+    if not settings.profile.gpu_turns_rows or ready.device.type != "cuda":
+        return None
+    # A Triton without `serve` has a file by its number: both models are its children.
+    path = Path(settings.turns_file or f"/dev/shm/qwen3-tts-turns-{os.getppid()}")
+    try:
+        return side(path)
+    except OSError as error:
+        log.warning("talker and codec take no turns at the GPU, which makes first sounds later: %s", error)
+        return None
 
 
 def settle() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_lib.profile import TURNS_FILE
 from proxy import ports, shared_memory, triton_server
 from proxy.child import Child
 from proxy.triton_log import TritonLog
@@ -78,7 +79,8 @@ class TritonProcess:
             http=ports.number(http),
             region_prefix=self._regions.prefix,
         )
-        self._environment = triton.environment(plan.environment)
+        turns = {TURNS_FILE: f"{shared_memory.DIRECTORY}/{self._regions.prefix}turns"}
+        self._environment = triton.environment(plan.environment) | turns
         self._origin = triton.origin
         self._backoff = Backoff()
         self._ready_at: float | None = None

@@ -26,6 +26,7 @@ from engine_lib.codec.runner import Codes, Pcm
 from engine_lib.errors import NotReady, ServiceError
 from engine_lib.metrics import Samples
 from engine_lib.profile import Profile
+from engine_lib.turns import CodecTurns
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,16 @@ class Metrics:
 class Engine:
     """Owns a runner on one thread. Use it with `with`, or `close` it."""
 
-    def __init__(self, runner: Decodes, profile: Profile, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        runner: Decodes,
+        profile: Profile,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        turns: CodecTurns | None = None,
+    ) -> None:
+        """`turns`: with a talker on the same GPU."""
+        self._turns = turns
         self.metrics = Metrics()
         self._runner = runner
         self._rows = profile.codec_rows
@@ -83,14 +93,16 @@ class Engine:
         self._thread.start()
 
     @classmethod
-    def from_checkpoint(cls, directory: Path, profile: Profile, device: torch.device) -> Engine:
+    def from_checkpoint(
+        cls, directory: Path, profile: Profile, device: torch.device, turns: CodecTurns | None = None
+    ) -> Engine:
         """An engine for the checkpoint whose codec is in `directory`/speech_tokenizer.
 
         Raises ConfigurationError naming any key or tensor that doesn't fit.
         """
         runner = make_runner(directory / "speech_tokenizer", profile, device)
         logger.info("Codec state: %d slots, %.1f MiB on %s", runner.slots, runner.state_bytes / 2**20, device)
-        return cls(runner, profile)
+        return cls(runner, profile, turns=turns)
 
     @property
     def active(self) -> int:
@@ -181,6 +193,8 @@ class Engine:
         return shaped and (not len(codes) or (codes.min() >= 0 and codes.max() < self._runner.codebook_size))
 
     def _decode(self, batch: list[Turn]) -> None:
+        if self._turns is not None:
+            self._turns.take()
         begin = self._clock()
         try:
             for turn in batch:
@@ -196,6 +210,9 @@ class Engine:
             for turn in batch:
                 self._backlog.fail(turn, "The speech engine failed on this request.", self._clock())
             return
+        finally:
+            if self._turns is not None:
+                self._turns.give_back(sum(turn.job.index == 0 for turn in batch))
         self.metrics.batches += 1
         self.metrics.rows += len(batch)
         self.metrics.frames += sum(len(turn.job.codes) for turn in batch)

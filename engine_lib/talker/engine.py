@@ -7,10 +7,11 @@ which must not block.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,10 +30,13 @@ from engine_lib.talker.scheduler import Batch, Scheduler
 from engine_lib.talker.step import Step
 from engine_lib.talker.stream import Chunk, Deliver, Stream
 from engine_lib.text.tokenizer import TextTokenizer
+from engine_lib.turns import TalkerTurns
 from engine_lib.wire import Description, FinishReason, StreamOptions, Voice
 
 log = logging.getLogger(__name__)
 
+AHEAD_S = 0.0005  # a step is started so long before the one under way ends, which hides the start
+FORGETTING = 1.01  # from one step to the next of its kind, the time that it's expected to take grows by as much at most
 REMEMBERED = 4096  # streams that ended, and cancels that overtook their start on the way through Triton
 
 
@@ -68,7 +72,9 @@ class Engine:
         model: str,
         speaks: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        turns: TalkerTurns | None = None,
     ) -> None:
+        """`turns`: with a codec on the same GPU."""
         self._requests = Requests(talker.config, tokenizer, defaults, profile)
         self._steps = choose_path(talker, profile)
         self._steps.warm_up(self._requests.sampling(StreamOptions.model_validate({})))
@@ -76,6 +82,8 @@ class Engine:
         self._live = LiveDesk(self._requests, self._scheduler, profile, self._give_up)
         self._model, self._speaks = model, speaks
         self._clock = clock
+        self._turns = turns if self._steps.overlaps else None
+        self._turns_rows = profile.gpu_turns_rows
         self.metrics = Metrics()
         self._cancelled_early = RecentNames(REMEMBERED)
         self._ended = RecentNames(REMEMBERED)
@@ -84,12 +92,20 @@ class Engine:
         self._closed = False
         self._under_way: _UnderWay | None = None
         self._last_finish = 0.0
+        self._takes: dict[Hashable, float] = {}  # seconds that each kind of step needs
         self._thread = threading.Thread(target=self._run, name="talker", daemon=True)
         self._thread.start()
 
     @classmethod
     def from_checkpoint(
-        cls, directory: Path, profile: Profile, device: torch.device, *, model: str, speaks: bool = True
+        cls,
+        directory: Path,
+        profile: Profile,
+        device: torch.device,
+        *,
+        model: str,
+        speaks: bool = True,
+        turns: TalkerTurns | None = None,
     ) -> Engine:
         """Load a checkpoint in the official layout. Raises ConfigurationError naming what doesn't fit."""
         config = TalkerConfig.from_directory(directory)
@@ -98,7 +114,8 @@ class Engine:
         )
         talker = Talker.from_directory(directory, config, dtype, device)
         tokenizer = TextTokenizer(directory, im_start=config.ids.im_start, im_end=config.ids.im_end)
-        engine = cls(talker, tokenizer, SamplingDefaults.from_directory(directory), profile, model=model, speaks=speaks)
+        defaults = SamplingDefaults.from_directory(directory)
+        engine = cls(talker, tokenizer, defaults, profile, model=model, speaks=speaks, turns=turns)
         steps = engine._steps
         log.info("talker on %s in %s, path: %s, cache %.0f MiB", device, dtype, steps.path, steps.bytes() / 2**20)
         return engine
@@ -177,7 +194,8 @@ class Engine:
 
     def _run(self) -> None:
         while self._take_actions():
-            self._step()
+            if self._clock() >= self._next_start():
+                self._step()
         self._finish()
         for stream_id in [*(stream.id for stream in self._scheduler.streams()), *self._live.ids()]:
             self._end_now(stream_id, FinishReason.FAILED)
@@ -186,21 +204,48 @@ class Engine:
         """Wait until there is something to do, do what the inbox and the clock ask. False when closed."""
         with self._wake:
             deadline = self._live.deadline()
-            patience = None if deadline is None else max(0.0, deadline - self._clock())
+            times = [] if deadline is None else [deadline]
+            if self._under_way is not None:
+                times.append(self._next_start())
+            patience = max(0.0, min(times) - self._clock()) if times else None
             self._wake.wait_for(self._has_work, patience)
-            actions, self._inbox = self._inbox, []
-        for action in actions:
-            action()
+        self._act()
         if deadline is not None:
             for stream_id in self._live.tick(self._clock()):
                 self._end_now(stream_id, FinishReason.CANCELLED)
         return not self._closed
 
+    def _act(self) -> None:
+        """Do what the inbox asks."""
+        with self._wake:
+            actions, self._inbox = self._inbox, []
+        for action in actions:
+            action()
+
     def _has_work(self) -> bool:
-        return bool(self._inbox) or self._closed or self._under_way is not None or self._scheduler.has_work
+        if self._inbox or self._closed:
+            return True
+        return self._scheduler.has_work if self._under_way is None else self._clock() >= self._next_start()
+
+    def _next_start(self) -> float:
+        """When to start the next step: so late that a stream that arrives meanwhile joins, but the device never waits.
+
+        Where nobody knows how long a step takes, at once.
+        """
+        if self._under_way is None:
+            return self._last_finish
+        begin, kind = max(self._under_way.begin, self._last_finish), self._under_way.step.kind
+        return begin + max(0.0, self._takes.get(kind, 0.0) - AHEAD_S)
 
     def _step(self) -> None:
-        """Start the next step, then finish the one before: its codes are handled while the device is busy."""
+        """Start the next step, then finish the one before: its codes are handled while the device is busy.
+
+        Unless it's the codec's turn: then finish first.
+        """
+        if self._turns is not None and self._takes_turns() and (self._someone_begins() or self._turns.are_the_codecs()):
+            self._finish()
+            self._turns.wait()
+            self._act()
         begin = self._clock()
         batch = self._scheduler.next(begin)
         started = None
@@ -213,13 +258,25 @@ class Engine:
             else:
                 for stream in started.step.streams:
                     stream.asked += 1
-        self._finish()
+                if self._turns is not None and len(started.step.streams) <= self._turns_rows:
+                    self._turns.begin()
+                elif self._turns is not None:
+                    self._turns.end()
+        self._finish(busy=started is not None)
         self._under_way = started
         if not self._steps.overlaps:
             self._finish()
 
-    def _finish(self) -> None:
-        """Wait for the step that is under way and hand on what it made."""
+    def _takes_turns(self) -> bool:
+        """Whether so few streams speak that turns at the GPU are worth their waits."""
+        return self._under_way is None or len(self._under_way.step.streams) <= self._turns_rows
+
+    def _someone_begins(self) -> bool:
+        """Whether the step under way makes a stream's first chunk."""
+        return self._under_way is not None and any(stream.is_about_to_speak for stream in self._under_way.step.streams)
+
+    def _finish(self, *, busy: bool = False) -> None:
+        """Wait for the step that is under way and hand on what it made. `busy`: another one follows it already."""
         if self._under_way is None:
             return
         batch, step, begin = self._under_way.batch, self._under_way.step, self._under_way.begin
@@ -229,8 +286,13 @@ class Engine:
         except Exception:
             self._fail(batch)
             return
+        finally:
+            if self._turns is not None and not busy:
+                self._turns.end()
         now = self._clock()
         self.metrics.step_s.observe(now - max(begin, self._last_finish))
+        if step.took is not None:
+            self._takes[step.kind] = min(step.took(), self._takes.get(step.kind, math.inf) * FORGETTING)
         self._last_finish = now
         self.metrics.step_rows.observe(len(step.streams))
         for stream, frame in zip(step.streams, codes, strict=True):
@@ -290,6 +352,8 @@ class Engine:
             return
         if chunk.index == 0:
             self.metrics.first_chunk_s.observe(now - stream.arrived)
+            if self._turns is not None and len(chunk.codes):
+                self._turns.first_chunk()
         if chunk.finish_reason is not None:
             if stream.slot is not None:
                 self._scheduler.remove(stream)

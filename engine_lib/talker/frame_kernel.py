@@ -106,6 +106,7 @@ class Launched:
 
     codes: NDArray[np.int32]
     failed: NDArray[np.int32]
+    begun: torch.cuda.Event
     done: torch.cuda.Event
 
     def wait(self) -> NDArray[np.int32]:
@@ -164,7 +165,7 @@ class FrameKernel:
             "epoch": self._zeros(1, torch.int32),
         }
         self._failed = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-        rooms = 2 * (slots // n + 3)  # for the launches of two steps
+        rooms = 2 * (slots // n + 5)  # for the launches of two steps
         self._rooms = [torch.zeros((n, CODEBOOKS), dtype=torch.int32, pin_memory=True) for _ in range(rooms)]
         self._params = np.zeros(1, PARAMS)
         for name, tensor in {**weights.tensors, **self._words, **self._state}.items():
@@ -196,11 +197,12 @@ class FrameKernel:
         params["schedule"] = (self._weights.frame_schedule if sampling else self._weights.prompt_schedule).data_ptr()
         params["out"] = room.data_ptr()
         params["seen_logits"], params["p_seen_logits"] = [t.data_ptr() for t in logits] if logits else (0, 0)
+        begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begun.record()
         self._kernels[tiles_for(count, sampling)].launch(params)
         self._launches += 1
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        return Launched(room.numpy()[:sampling], self._failed.numpy(), done)
+        return Launched(room.numpy()[:sampling], self._failed.numpy(), begun, done)
 
     def clear(self) -> None:
         """Forget all that blocks ever told each other: tags may start again."""

@@ -6,6 +6,7 @@ law of reproducibility. A prompt's last position samples its first frame in the 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from engine_lib.talker.frame_kernel import (
     TILES,
     FrameKernel,
     Launched,
+    tiles_for,
 )
 from engine_lib.talker.frame_weights import pack_talker
 from engine_lib.talker.model import Talker
@@ -34,6 +36,7 @@ from engine_lib.talker.stream import Sampling, Stream
 from engine_lib.text.prompt import NOTHING
 
 EVERY = 2**31 - 1  # as a top_k
+MOST_AHEAD = 3  # launches of prompts in one step: speakers wait meanwhile
 Column = tuple[int, int, int, int, int, int, int]  # the fields of COLUMN up to `code`
 
 
@@ -69,11 +72,13 @@ class KernelRunner:
         """Advance prompts and make one frame of every other stream."""
         launches: list[Launched] = []
         sampling: list[Stream] = []
+        kind: list[Hashable] = []
         for plan in self._plans(batch):
             columns = _table([*plan.own, *plan.earlier])
             columns["base"] += len(plan.own)
             launches.append(self.kernel.launch(columns, self._rows(plan.sampling)))
             sampling += plan.sampling
+            kind.append((tiles_for(len(columns), len(plan.sampling)), bool(plan.sampling)))
         for stream in batch.prefill:
             if not stream.in_prefill:
                 self._voices.pop(_slot(stream), None)
@@ -81,7 +86,11 @@ class KernelRunner:
         def wait() -> NDArray[np.int32]:
             return np.concatenate([launched.wait() for launched in launches])
 
-        return Step(sampling, wait)
+        def took() -> float:
+            took_ms: float = launches[0].begun.elapsed_time(launches[-1].done)
+            return took_ms / 1000
+
+        return Step(sampling, wait, tuple(kind), took)
 
     def warm_up(self, usual: Sampling) -> None:
         """Launch every variant once, so that its code is on the device."""
@@ -96,28 +105,31 @@ class KernelRunner:
         return self.kernel.bytes()
 
     def _plans(self, batch: Batch) -> list[_Plan]:
-        """Decoding streams first, with the prompts that there is room for.
+        """A step's launches in order: prompts first, then those that make frames.
 
-        Of other prompts all but the last position runs in a launch that makes no frames, which is twice as fast; the
-        next step has room for what is left. Unless it hasn't, because too many decode: then they finish there.
+        Prompts share a launch with frames as long as there is room. Of any other all but the end goes before, in
+        launches that make no frames, which are twice as fast; so its first frame comes in this step too.
         """
-        plans = [_Plan()]
+        frames, ahead = [_Plan()], list[_Plan]()
         for stream in batch.decode:
-            if plans[-1].room == 0:
-                plans.append(_Plan())
-            plans[-1].sampling.append(stream)
-            plans[-1].own.append((0, _slot(stream), stream.position, stream.position, 0, stream.next_text(), FED_BACK))
-        spare = _Plan()
+            if frames[-1].room == 0:
+                frames.append(_Plan())
+            frames[-1].sampling.append(stream)
+            frames[-1].own.append((0, _slot(stream), stream.position, stream.position, 0, stream.next_text(), FED_BACK))
         for stream in batch.prefill:
             if stream.prefilled == 0:
                 self._begin(stream)
-            left = len(stream.prompt) - stream.prefilled
-            plan = next((plan for plan in plans if plan.room >= left), None)
-            if plan is None and left > 1 and plans[-1].room:
-                self._place(stream, spare, min(left - 1, spare.room))
+            if frames[-1].room == 0:
+                frames.append(_Plan())
+            while (left := len(stream.prompt) - stream.prefilled) > frames[-1].room:
+                if not ahead or ahead[-1].room == 0:
+                    if len(ahead) == MOST_AHEAD:
+                        break  # the next step goes on
+                    ahead.append(_Plan())
+                self._place(stream, ahead[-1], min(left - 1, ahead[-1].room))
             else:
-                self._place(stream, plan or spare, min(left, (plan or spare).room))
-        return [plan for plan in (*plans, spare) if plan.room < MOST_COLUMNS]
+                self._place(stream, frames[-1], left)
+        return [plan for plan in (*ahead, *frames) if plan.room < MOST_COLUMNS]
 
     def _begin(self, stream: Stream) -> None:
         self._rules[_slot(stream)] = _rule(stream.sampling, stream.seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,8 @@ class Step:
 
     streams: list[Stream]
     wait: Callable[[], NDArray[np.int32]]
+    kind: Hashable = None  # steps of a kind take about as long as each other
+    took: Callable[[], float] | None = None  # seconds on the device, once its codes are there; None: nobody knows
 
 
 class Steps(Protocol):

@@ -117,6 +117,11 @@ class Stream:
         return self._first_delivery is not None
 
     @property
+    def is_about_to_speak(self) -> bool:
+        """Whether one more frame makes the first chunk."""
+        return not self._chunks and len(self._pending) + 1 >= self._schedule[0]
+
+    @property
     def position(self) -> int:
         """The cache position of the frame that the next step feeds back."""
         return len(self.prompt) + self.asked - 1

@@ -235,5 +235,6 @@ def _joined(pieces: list[Pcm]) -> Pcm:
 
 
 def row_buckets(rows: int) -> tuple[int, ...]:
-    """1, 2, 4, 8, ... and `rows` itself."""
-    return (*(2**power for power in range((rows - 1).bit_length())), rows)
+    """1, 2, 3, 4, 6, 8, 12, ... and `rows` itself: a third of a call is idle at most."""
+    sizes = {size for power in range(rows.bit_length()) for size in (2**power, 3 * 2**power // 2) if size < rows}
+    return (*sorted(sizes), rows)

@@ -15,8 +15,9 @@ from engine_lib.codec.engine import CodecJob, Engine, PcmChunk
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
 from engine_lib.recent import RecentNames
-from engine_lib.startup import prepare, settle
+from engine_lib.startup import prepare, settle, take_turns
 from engine_lib.triton_metrics import ROWS, SECONDS, Metric
+from engine_lib.turns import CodecTurns
 
 log = logging.getLogger("codec")
 
@@ -31,7 +32,8 @@ class TritonPythonModel:
         try:
             settings = EngineSettings.from_environment()
             ready = prepare(settings)
-            self._engine = Engine.from_checkpoint(ready.directory, settings.profile, ready.device)
+            self._turns = take_turns(CodecTurns, settings, ready)
+            self._engine = Engine.from_checkpoint(ready.directory, settings.profile, ready.device, self._turns)
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(error.message) from error
         self._most_frames = settings.profile.slot_positions  # no stream of the talker's has more
@@ -50,6 +52,8 @@ class TritonPythonModel:
         self._engine.close()
         self._messenger.shutdown(cancel_futures=True)
         self._port.close()
+        if self._turns is not None:
+            self._turns.close()
 
     def _handle(self, call: Call) -> None:
         stream_id = check_stream_id(call.text(wire.STREAM_ID))

@@ -12,10 +12,11 @@ from engine_lib import wire
 from engine_lib.adapter import Call, Port, check_stream_id, end_with_parent, log_to_stderr, text_tensor
 from engine_lib.errors import ConfigurationError, InvalidRequest, ServiceError
 from engine_lib.profile import EngineSettings
-from engine_lib.startup import prepare, settle
+from engine_lib.startup import prepare, settle, take_turns
 from engine_lib.talker.engine import Engine
 from engine_lib.talker.stream import Chunk
 from engine_lib.triton_metrics import ROWS, SECONDS, Metric
+from engine_lib.turns import TalkerTurns
 
 
 class TritonPythonModel:
@@ -28,8 +29,14 @@ class TritonPythonModel:
         try:
             settings = EngineSettings.from_environment()
             ready = prepare(settings)
+            self._turns = take_turns(TalkerTurns, settings, ready)
             self._engine = Engine.from_checkpoint(
-                ready.directory, settings.profile, ready.device, model=ready.model, speaks=ready.speaks
+                ready.directory,
+                settings.profile,
+                ready.device,
+                model=ready.model,
+                speaks=ready.speaks,
+                turns=self._turns,
             )
         except ConfigurationError as error:
             raise pb_utils.TritonModelException(error.message) from error
@@ -45,6 +52,8 @@ class TritonPythonModel:
         self._port.stop_intake()
         self._engine.close()
         self._port.close()
+        if self._turns is not None:
+            self._turns.close()
 
     def _handle(self, call: Call) -> None:
         name = call.text(wire.ACTION, wire.Action.START)

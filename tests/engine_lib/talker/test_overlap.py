@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,11 @@ class Overlapping(Runner):
 
     most = 0
     under_way = 0
+    took_s: float | None = None  # what a step claims to have taken on the device
+
+    def __init__(self, *sizes) -> None:
+        super().__init__(*sizes)
+        self.batches: list[Batch] = []
 
     def start(self, batch: Batch) -> Step:
         self.overlaps = False  # the copy to the host is the CPU's
@@ -24,12 +31,14 @@ class Overlapping(Runner):
         self.overlaps = True
         self.under_way += 1
         self.most = max(self.most, self.under_way)
+        self.batches.append(batch)
+        took = self.took_s
 
         def wait():
             self.under_way -= 1
             return step.wait()
 
-        return Step(step.streams, wait)
+        return Step(step.streams, wait, "any", None if took is None else lambda: took)
 
 
 @pytest.fixture
@@ -93,3 +102,19 @@ def test_a_step_that_fails_while_the_next_is_under_way_ends_its_streams_alone(op
     assert ahead.start(TEXTS[0], "bad").all().reason == "failed"
     np.testing.assert_array_equal(ahead.speak(TEXTS[0], seed=9, max_new_tokens=20).codes, wanted)
     assert ahead.engine.metrics.failed_steps >= 1
+
+
+def test_who_arrives_while_a_step_is_under_way_joins_the_next_one(opened) -> None:
+    plain, ahead, (steps,) = opened
+    steps.took_s = 3.0  # so the loop waits for so long before it starts the next one
+    speaking = ahead.start(TEXTS[0], "speaking", seed=4, max_new_tokens=20, ignore_eos=True)
+    while len(steps.batches) < 3:  # the first step's time is known when the second has been started
+        time.sleep(0.001)
+    arriving = ahead.start(TEXTS[1], "arriving", seed=5, max_new_tokens=20, ignore_eos=True)
+    while len(steps.batches) < 4:
+        time.sleep(0.001)
+    steps.took_s = 0.0
+    assert [stream.id for stream in (*steps.batches[3].prefill, *steps.batches[3].decode)] == ["arriving", "speaking"]
+    for listener, text, seed in ((speaking, TEXTS[0], 4), (arriving, TEXTS[1], 5)):
+        wanted = plain.speak(text, seed=seed, max_new_tokens=20, ignore_eos=True).codes
+        np.testing.assert_array_equal(listener.all().codes, wanted)
