@@ -217,7 +217,7 @@ class _Player:
 def _playing(name: str, command: Sequence[str]) -> Iterator[_Player]:
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, bufsize=0) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, bufsize=0) as process,
     ):
         player = _Player(name, said, process)
         yield player
