@@ -1,8 +1,8 @@
 """Between Triton's Python module and an engine: calls in, answers out. Knows neither talker nor codec.
 
-Triton's module exists only inside its stub process, so a model passes it in. Three threads meet here: Triton's own only
-reads tensors and enqueues; the intake thread hands calls to the model in order; the sender thread alone talks back,
-since a send may block and must never hold up the thread that drives the device.
+Triton's module exists only inside its stub process, so a model passes it in. Two threads meet here: Triton's own hands
+calls to the model in order, which puts them into its engine's inbox; the sender thread alone talks back, since a send
+may block and must never hold up the thread that drives the device.
 """
 
 from __future__ import annotations
@@ -101,49 +101,41 @@ class Port:
     """A model's connection to Triton. Close it after the engine, so that every last answer gets out."""
 
     def __init__(self, pb_utils: Any, handle: Callable[[Call], None], metrics: list[Metric]) -> None:
-        """`handle` gets each call on the intake thread; a ServiceError that it raises becomes the call's answer."""
+        """`handle` gets each call on Triton's thread, where it mustn't wait for the device.
+
+        A ServiceError that it raises becomes the call's answer.
+        """
         self._pb = pb_utils
         self._handle = handle
         self._page = MetricsPage(pb_utils, metrics)
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, Tensors | ServiceError, bool] | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._take_in, name="intake", daemon=True),
-            threading.Thread(target=self._send_out, name="sender", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._sender = threading.Thread(target=self._send_out, name="sender", daemon=True)
+        self._sender.start()
 
     def accept(self, requests: list[Any]) -> None:
-        """Enqueue Triton's requests. Their tensors are copied: the originals end with `execute`."""
+        """Hand on Triton's requests. Their tensors are copied: the originals end with `execute`."""
         for request in requests:
             inputs = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
-            self._calls.put(Call(self, inputs, request.get_response_sender()))
+            self._hand_on(Call(self, inputs, request.get_response_sender()))
 
     def send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
         """Queue a response for the sender thread."""
         self._answers.put((sender, content, final))
 
-    def stop_intake(self) -> None:
-        """Take no more calls; returns when those taken were handled."""
-        self._calls.put(None)
-        self._threads[0].join()
-
     def close(self) -> None:
         """Send what is queued, then stop."""
         self._answers.put(None)
-        self._threads[1].join()
+        self._sender.join()
 
-    def _take_in(self) -> None:
-        while call := self._calls.get():
-            try:
-                self._handle(call)
-            except ServiceError as error:
-                call.refuse(error)
-            # The intake must outlive any one call.
-            except Exception:
-                log.exception("a call failed")
-                call.refuse(GenerationFailed("The speech engine failed on this request."))
+    def _hand_on(self, call: Call) -> None:
+        try:
+            self._handle(call)
+        except ServiceError as error:
+            call.refuse(error)
+        # Raised, it would fail every call that came with this one.
+        except Exception:
+            log.exception("a call failed")
+            call.refuse(GenerationFailed("The speech engine failed on this request."))
 
     def _send_out(self) -> None:
         # A message about a metric is slow, so between two answers there is one at most.

@@ -43,7 +43,7 @@ class Requests:
         self._defaults = defaults
         self._profile = profile
         self._voices = Voices(config, profile.voice_aliases)
-        self._clones = Shelf(profile.voice_cache)  # the intake thread's
+        self._clones = Shelf(profile.voice_cache)  # Triton's thread's
         self._prompts = PromptBuilder(config, tokenizer, self._voices)
 
     def stream(

@@ -48,7 +48,6 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Fail what is still to be decoded and stop."""
-        self._port.stop_intake()
         self._engine.close()
         self._messenger.shutdown(cancel_futures=True)
         self._port.close()

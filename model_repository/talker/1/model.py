@@ -49,7 +49,6 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Fail what still speaks and stop."""
-        self._port.stop_intake()
         self._engine.close()
         self._port.close()
         if self._turns is not None:

@@ -36,7 +36,6 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Fail what still waits and stop."""
-        self._port.stop_intake()
         if self._engine:
             self._engine.close()
         self._port.close()
