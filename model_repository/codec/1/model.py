@@ -62,7 +62,8 @@ class TritonPythonModel:
                 f"A chunk has an INDEX from 0 and at most {self._most_frames} frames.", param=wire.INDEX
             )
         # A client's going reaches Triton here alone: the talker's request runs on (tried, see docs/request.md).
-        if stream_id and call.cancelled() and self._cancelled.add(stream_id):
+        # Asking takes a round trip to Triton, for which no first chunk waits: the second one asks too.
+        if stream_id and index > 0 and call.cancelled() and self._cancelled.add(stream_id):
             self._engine.cancel(stream_id)
             self._messenger.submit(_tell_talker, stream_id)
         self._engine.submit(
