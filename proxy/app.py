@@ -45,9 +45,9 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=["Authorization", "Content-Type"],
             expose_headers=EXPOSED_HEADERS,
         )
-    app.include_router(open_routes)
     key = documented.KEY if settings.api_key else []
-    app.include_router(routes, dependencies=key)
+    app.include_router(routes, dependencies=key)  # first: a request is compared with route after route
+    app.include_router(open_routes)
     app.include_router(voice_routes.open_routes)
     app.include_router(voice_routes.routes, dependencies=key)
     app.include_router(website)
