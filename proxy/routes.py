@@ -19,7 +19,7 @@ from proxy.logs import Account
 from proxy.responses import SpeechResponse
 from proxy.schemas import SpeechRequest, parse_speech
 from proxy.served import check_model
-from proxy.service import Here, Service, owner_of, require_key
+from proxy.service import Here, Service, owner_of, require_key, service_of
 from proxy.speaking import Speaking
 from proxy.utterance import PATH
 from proxy.voice_routes import listed
@@ -39,9 +39,9 @@ routes = APIRouter(dependencies=[Depends(require_key)])
     responses=documented.SPEECH,
     openapi_extra=documented.body(documented.speech_body()),
 )
-async def speak(request: Request, service: Here) -> Response:
+async def speak(request: Request) -> Response:
     """Text in, speech out, while it is made."""
-    arrived = time.monotonic()
+    arrived, service = time.monotonic(), service_of(request)
     body = await read_json_body(request, most_bytes(service), service.settings.body_timeout_s)
     speech = parse_speech(body, service.settings.max_input_chars)
     state, owner = request.state, owner_of(request, service.settings)

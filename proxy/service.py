@@ -29,17 +29,22 @@ class Service:
     draining: asyncio.Event  # set once only what has begun is finished
 
 
-# Coroutines, though they wait for nothing: FastAPI runs a plain function on another thread.
-async def _service(connection: HTTPConnection) -> Service:
+def service_of(connection: HTTPConnection) -> Service:
+    """The Service of the app that a request came to; where a request must be quick, since dependencies aren't."""
     return cast(Service, connection.app.state.service)
 
 
-Here = Annotated[Service, Depends(_service)]  # the Service of the app that a request came to
+# Coroutines, though they wait for nothing: FastAPI runs a plain function on another thread.
+async def _service(connection: HTTPConnection) -> Service:
+    return service_of(connection)
 
 
-async def require_key(connection: HTTPConnection, service: Here) -> None:
+Here = Annotated[Service, Depends(_service)]  # the same
+
+
+async def require_key(connection: HTTPConnection) -> None:
     """Raise Unauthorized unless the request carries the API key, where there is one."""
-    if not is_key(bearer(connection), service.settings):
+    if not is_key(bearer(connection), service_of(connection).settings):
         raise Unauthorized("The API key is missing or wrong.")
 
 
