@@ -12,7 +12,7 @@ import contextlib
 import logging
 import struct
 from collections.abc import AsyncIterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -52,6 +52,7 @@ class TritonClient:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._running: set[Stream] = set()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._spare: Any = None  # a call that is open already, for the next utterance; it may have ended meanwhile
 
     @contextlib.asynccontextmanager
     async def speech(
@@ -63,7 +64,7 @@ class TritonClient:
         the first chunk, GenerationFailed at any time.
         """
         start = {wire.TEXT: text, wire.STREAM_ID: stream_id, **_asked(options, voice)}
-        async with self._left(Stream(self._stub.ModelStreamInfer(), start, stream_id, self._limits)) as stream:
+        async with self._left(Stream(self._call(), start, stream_id, self._limits)) as stream:
             yield stream.chunks()
 
     @contextlib.asynccontextmanager
@@ -77,7 +78,7 @@ class TritonClient:
             wire.ACTION: wire.Action.START_LIVE,
             **_asked(options, voice),
         }
-        async with self._left(LiveStream(self._stub.ModelStreamInfer(), start, stream_id, self._limits)) as stream:
+        async with self._left(LiveStream(self._call(), start, stream_id, self._limits)) as stream:
             yield stream
 
     @property
@@ -163,8 +164,18 @@ class TritonClient:
             self._running.discard(stream)
             leaving = asyncio.create_task(stream.leave())
             self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            leaving.add_done_callback(self._note_left)
             await asyncio.shield(leaving)  # whoever leaves because it is cancelled may be cancelled twice
+
+    def _note_left(self, leaving: asyncio.Task[None]) -> None:
+        self._leaving.discard(leaving)
+        if self._spare is None or self._spare.done():
+            self._spare = self._stub.ModelStreamInfer()
+
+    def _call(self) -> Any:
+        """A call of an utterance's own. The spare one saves opening it, which takes longer than the request itself."""
+        call, self._spare = self._spare, None
+        return self._stub.ModelStreamInfer() if call is None or call.done() else call
 
     async def _ask(self, model: str, inputs: Mapping[str, tensors.Value]) -> tensors.Outputs:
         """The one response to a request. Raises NotReady, whatever goes wrong."""
