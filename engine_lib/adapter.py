@@ -29,6 +29,8 @@ Tensors = Mapping[str, NDArray[Any]]
 
 METRICS_PERIOD_S = 0.5
 PARENT_PERIOD_S = 1.0
+# This thread holds the interpreter's lock until Triton knows that we have its request: the engine's thread goes first.
+YIELD_S = 1e-6
 HANG_LIMIT_S = 20.0  # no call of ours holds the interpreter's lock for so long
 MAX_STREAM_ID = 128  # characters
 MAX_INPUT_BYTES = 1 << 20  # of one BYTES tensor: far beyond any text that can be spoken
@@ -117,6 +119,7 @@ class Port:
         for request in requests:
             inputs = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
             self._hand_on(Call(self, inputs, request.get_response_sender()))
+        time.sleep(YIELD_S)
 
     def send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
         """Queue a response for the sender thread."""
