@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ MAX_REF_CHARACTERS = 2_000  # of what is said in it
 SILENT_PEAK = 10 ** (-50 / 20)  # a sample that never gets louder than this is silence
 
 _NOT_TELLING = str.maketrans("", "", " \t-_")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 AUTO = "auto"  # the language that is found by the text
@@ -288,7 +290,7 @@ def text_problem(text: str) -> str | None:
     """Why `text` can't be spoken, in words for a client, or None. Knows only what no tokenizer can take."""
     if "\x00" in text:
         return "contains a NUL character"
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if _SURROGATE.search(text):
         return "contains a lone surrogate, so it isn't valid Unicode text"
     return None
 

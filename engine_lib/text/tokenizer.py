@@ -56,6 +56,7 @@ class TextTokenizer:
             ]
         )
         self._im_start, self._im_end = im_start, im_end
+        self._tail = [im_end, *self.encode("\n"), im_start, *self.encode(ASSISTANT)]  # behind a text to speak
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain text."""
@@ -77,8 +78,7 @@ class TextTokenizer:
 
     def assistant(self, text: str) -> list[int]:
         """`text` in the template that asks for speech, up to where the assistant's speech would begin."""
-        head = [self._im_start, *self.encode(ASSISTANT + text), self._im_end]
-        return [*head, *self.encode("\n"), self._im_start, *self.encode(ASSISTANT)]
+        return [self._im_start, *self.encode(ASSISTANT + text), *self._tail]
 
     def spoken(self, text: str) -> Spoken:
         """Role and text tokens, cut by position like the official code: a leading newline may merge into the role."""
