@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -157,8 +157,8 @@ async def test_no_server_is_not_ready() -> None:
 
 
 @contextlib.asynccontextmanager
-async def slow_way(address: str, delay_s: float) -> AsyncIterator[str]:
-    """An address that leads to `address`; whatever goes there waits first, once a connection."""
+async def slow_way(address: str, delay_s: float, cuts: list[Callable[[], None]] | None = None) -> AsyncIterator[str]:
+    """An address that leads to `address`; whatever goes there waits first, once a connection. `cuts` cut one each."""
 
     async def hand_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError), contextlib.closing(sink):
@@ -167,6 +167,8 @@ async def slow_way(address: str, delay_s: float) -> AsyncIterator[str]:
                 await sink.drain()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if cuts is not None:
+            cuts.append(writer.transport.abort)
         await asyncio.sleep(delay_s)
         host, _, port = address.rpartition(":")
         from_there, there = await asyncio.open_connection(host, int(port))
@@ -182,3 +184,24 @@ async def test_a_server_that_is_slow_to_connect_to_is_waited_for(scripted: Servi
         client = TritonClient(address, LIMITS)
         assert len(await spoken(client, "frames=3")) == 3
         await client.close()
+
+
+async def test_an_utterance_after_a_lost_connection_takes_a_new_one(scripted: Serving) -> None:
+    cuts: list[Callable[[], None]] = []
+    async with slow_way(scripted.triton_grpc, 0, cuts) as address:
+        client = TritonClient(address, LIMITS)
+        await spoken(client, "frames=3")  # after which a call waits for the next
+        cuts.pop()()
+        async with asyncio.timeout(60):
+            while not await beats(client):
+                pass
+        assert len(await spoken(client, "frames=3")) == 3
+        await client.close()
+
+
+async def beats(client: TritonClient) -> bool:
+    try:
+        await client.heartbeat()
+    except NotReady:
+        return False
+    return True
