@@ -7,14 +7,18 @@ may block and must never hold up the thread that drives the device.
 
 from __future__ import annotations
 
+import enum
 import faulthandler
+import itertools
 import logging
+import math
 import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ log = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 
 METRICS_PERIOD_S = 0.5
+LOST_PERIOD_S = 10.0  # at least, between two lines about answers that nobody took
 PARENT_PERIOD_S = 1.0
 # This thread holds the interpreter's lock until Triton knows that we have its request: the engine's thread goes first.
 YIELD_S = 1e-6
@@ -42,6 +47,23 @@ STATUS: dict[type[ServiceError], str] = {
     NotReady: "UNAVAILABLE",
     ServiceError: "INTERNAL",
 }
+
+
+class _Lane(enum.IntEnum):
+    """Which answers are sent first."""
+
+    NEXT = 0
+    PATIENT = 1
+    STOP = 2  # when all are sent
+
+
+@dataclass(order=True)
+class _Answer:
+    lane: _Lane
+    number: int  # in the order in which they were given
+    sender: Any = field(compare=False)
+    content: Tensors | ServiceError = field(compare=False)
+    final: bool = field(compare=False)
 
 
 class Call:
@@ -84,13 +106,13 @@ class Call:
         """Whether the client of this request is gone."""
         return bool(self._sender.is_cancelled())
 
-    def answer(self, tensors: Tensors, *, final: bool = True) -> None:
-        """Send one response; `final` ends the request."""
-        self._port.send(self._sender, tensors, final)
+    def answer(self, tensors: Tensors, *, final: bool = True, patient: bool = False) -> None:
+        """Send one response; `final` ends the request. A `patient` one waits until no other does."""
+        self._port.send(self._sender, tensors, final=final, patient=patient)
 
-    def refuse(self, error: ServiceError) -> None:
-        """Answer with an error, which ends the request."""
-        self._port.send(self._sender, error, True)
+    def refuse(self, error: ServiceError, *, patient: bool = False) -> None:
+        """Answer with an error, which ends the request. `patient` as for `answer`."""
+        self._port.send(self._sender, error, final=True, patient=patient)
 
     def _one(self, name: str) -> Any:
         values = self._inputs[name].ravel()
@@ -110,7 +132,10 @@ class Port:
         self._pb = pb_utils
         self._handle = handle
         self._page = MetricsPage(pb_utils, metrics)
-        self._answers: queue.SimpleQueue[tuple[Any, Tensors | ServiceError, bool] | None] = queue.SimpleQueue()
+        self._answers: queue.PriorityQueue[_Answer] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._lost = 0  # answers, of which the log doesn't know yet
+        self._lost_told = -math.inf  # time.monotonic()
         self._sender = threading.Thread(target=self._send_out, name="sender", daemon=True)
         self._sender.start()
 
@@ -121,14 +146,17 @@ class Port:
             self._hand_on(Call(self, inputs, request.get_response_sender()))
         time.sleep(YIELD_S)
 
-    def send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
-        """Queue a response for the sender thread."""
-        self._answers.put((sender, content, final))
+    def send(self, sender: Any, content: Tensors | ServiceError, *, final: bool, patient: bool) -> None:
+        """Queue a response for the sender thread, where a `patient` one lets all others pass."""
+        self._put(_Lane.PATIENT if patient else _Lane.NEXT, sender, content, final=final)
 
     def close(self) -> None:
         """Send what is queued, then stop."""
-        self._answers.put(None)
+        self._put(_Lane.STOP, None, {}, final=True)
         self._sender.join()
+
+    def _put(self, lane: _Lane, sender: Any, content: Tensors | ServiceError, *, final: bool) -> None:
+        self._answers.put(_Answer(lane, next(self._numbers), sender, content, final))
 
     def _hand_on(self, call: Call) -> None:
         try:
@@ -149,9 +177,9 @@ class Port:
                 answer = self._answers.get(timeout=0 if tell else METRICS_PERIOD_S)
             except queue.Empty:
                 continue  # nothing to send, but time to look at the metrics
-            if answer is None:
+            if answer.lane is _Lane.STOP:
                 return
-            self._send(*answer)
+            self._send(answer.sender, answer.content, final=answer.final)
 
     def _metrics(self) -> Iterator[Message | None]:
         """Messages about metrics as they become due, without end; None where there's none yet."""
@@ -161,7 +189,7 @@ class Port:
             while time.monotonic() < due:
                 yield None
 
-    def _send(self, sender: Any, content: Tensors | ServiceError, final: bool) -> None:
+    def _send(self, sender: Any, content: Tensors | ServiceError, *, final: bool) -> None:
         if isinstance(content, ServiceError):
             status = next(STATUS[kind] for kind in type(content).__mro__ if kind in STATUS)
             failure = self._pb.TritonError(content.to_wire(), getattr(self._pb.TritonError, status))
@@ -172,7 +200,10 @@ class Port:
             sender.send(response, flags=self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
         # A client that went away, or a server that stops: this answer is lost, the next one isn't.
         except self._pb.TritonModelException as error:
-            log.warning("a response could not be sent: %s", error)
+            self._lost += 1
+            if time.monotonic() - self._lost_told >= LOST_PERIOD_S:  # one client may have left with thousands open
+                log.warning("%d responses could not be sent; the last: %s", self._lost, error)
+                self._lost, self._lost_told = 0, time.monotonic()
 
 
 def end_with_parent() -> None:

@@ -16,8 +16,9 @@ import numpy as np
 
 from engine_lib import wire
 from engine_lib.errors import GenerationFailed, NotReady, Overloaded, ServiceError
+from proxy.live_stream import LiveStream
 from proxy.settings import Settings
-from proxy.stream import Chunk, Limits, LiveStream
+from proxy.stream import Chunk, Limits
 from proxy.triton_client import ModelDied, TritonClient
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """One utterance on one gRPC stream of Triton's: what is written to it, and what comes back, in order.
 
-    caller -> append, end        -> _outgoing -> writer task -> gRPC
+    caller -> inputs, cancel     -> _outgoing -> writer task -> gRPC
     caller <- chunks, events     <- _arrived  <- reader task <- gRPC
 
 Two tasks of its own talk to gRPC, since cancelling a read or write cancels the call, and then there would be no way
 left to tell the engine. They never wait for a slow caller: what is held here is bounded by the utterance's length
-budget on one side and by the limits for live text on the other.
+budget. live_stream.py adds text that is still being written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_lib import wire
-from engine_lib.errors import GenerationFailed, NotFound, NotReady, ServiceError, from_wire
+from engine_lib.errors import GenerationFailed, NotReady, ServiceError, from_wire
 from proxy import tensors
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 DEAD_PROCESS = "is not healthy"  # Triton's words for a request to a model whose process is gone
 LEAVING_LIMIT_S = 0.8  # for the engine to confirm that a stream we leave has ended
 CANCEL_AGAIN_S = 0.1
-_SPEECH, _CANCEL, _INPUT = "speech", "cancel", "input"  # request ids on one gRPC stream; inputs are numbered
+_SPEECH, _CANCEL, INPUT = "speech", "cancel", "input"  # request ids on one gRPC stream; inputs are numbered
 _LOST = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # how gRPC says that a call is over
 
 
@@ -67,9 +67,9 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Taken:
-    """The engine has taken a piece of live text, or its end."""
+    """The engine has taken pieces of live text, or its end."""
 
-    sequence: int
+    sequences: range  # of the pieces, as their writer counts them, and the end after the last
     text_tokens: int  # committed so far; above 0 there is something to speak
 
 
@@ -213,7 +213,7 @@ class Stream:
         self._stop_waiting()
         if response.infer_response.id == _CANCEL:
             self._cancel_confirmed.set()
-        elif response.infer_response.id.startswith(_INPUT):
+        elif response.infer_response.id.startswith(INPUT):
             self._take_input(response)
         elif response.error_message:
             self._take_refusal(response.error_message)
@@ -227,7 +227,7 @@ class Stream:
     def _take_refusal(self, message: str) -> None:
         error = from_wire(message)
         if isinstance(error, GenerationFailed):
-            _add_words(error, message)
+            add_words(error, message)
             if f"'{wire.TALKER}_" in message and DEAD_PROCESS in message:
                 self._set_over()  # nobody is left to be told to stop
         else:
@@ -276,7 +276,6 @@ class Stream:
         """Nothing more is asked of the engine."""
         if not self._over.is_set():
             self._over.set()
-            self._drop_outgoing()
             self._outgoing.put_nowait(None)
 
     @property
@@ -303,62 +302,7 @@ class Stream:
             self._patience = None
 
 
-class LiveStream(Stream):
-    """One utterance whose text comes piece by piece; `events` tells when the engine has taken each, in their order."""
-
-    def __init__(self, call: Any, start: Mapping[str, tensors.Value], stream_id: str, limits: Limits) -> None:
-        self._sent = 0  # inputs, which is the next one's number
-        self._told = 0  # of them as taken
-        self._taken: dict[int, Taken] = {}  # that wait for one before
-        self._end_sent = False
-        super().__init__(call, start, stream_id, limits)
-
-    def append(self, text: str) -> None:
-        """Send a piece of text."""
-        self._input({wire.ACTION: wire.Action.APPEND, wire.TEXT: text})
-
-    def end(self) -> None:
-        """Say that there's no more text."""
-        self._end_sent = True
-        self._input({wire.ACTION: wire.Action.END})
-
-    def _input(self, inputs: Mapping[str, tensors.Value]) -> None:
-        if self._over.is_set():
-            return  # it ended by itself; its last chunk or error is on its way to the caller
-        sequence, self._sent = self._sent, self._sent + 1
-        self._send({**inputs, wire.SEQUENCE: np.array([sequence], np.int32)}, f"{_INPUT}{sequence}")
-        self._expect()
-
-    def _take_input(self, response: Any) -> None:
-        if response.error_message:
-            error = from_wire(response.error_message)
-            if isinstance(error, NotFound):
-                log.info("stream %s had ended when a piece of text came", self._stream_id)
-                return
-            _add_words(error, response.error_message)
-            self.fail(error)
-        elif response.infer_response.outputs:
-            try:
-                sequence = int(response.infer_response.id.removeprefix(_INPUT))
-                usage = tensors.Outputs(response.infer_response).numbers(wire.USAGE, "INT32")
-                self._taken[sequence] = Taken(sequence, int(usage[0]))
-            except (LookupError, ValueError, struct.error) as error:
-                self._fail_contract(error)
-                return
-            while self._told in self._taken:
-                self._arrived.put_nowait(self._taken.pop(self._told))
-                self._told += 1
-
-    @property
-    def _begun(self) -> bool:
-        return super()._begun or self._told > 0
-
-    @property
-    def _owed(self) -> bool:
-        return self._end_sent or self._told < self._sent
-
-
-def _add_words(error: ServiceError, message: str) -> None:
+def add_words(error: ServiceError, message: str) -> None:
     """Note what Triton said, for the log (errors.for_log), unless it was this error in the engine's own words."""
     if error.message not in message:
         error.__cause__ = TritonSaid(message)

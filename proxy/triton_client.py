@@ -23,7 +23,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from engine_lib import wire
 from engine_lib.errors import GenerationFailed, NotReady, ServiceError, from_wire, not_loaded
 from proxy import tensors
-from proxy.stream import DEAD_PROCESS, Chunk, Limits, LiveStream, Stream
+from proxy.live_stream import LiveStream
+from proxy.stream import DEAD_PROCESS, Chunk, Limits, Stream
 
 log = logging.getLogger(__name__)
 

@@ -21,13 +21,14 @@ from engine_lib.errors import GenerationFailed, InvalidRequest, ServiceError
 from engine_lib.wire import FinishReason, Voice, is_visible, text_problem
 from proxy.audio import Audio
 from proxy.errors import Backpressure, envelope
+from proxy.live_stream import LiveStream
 from proxy.logs import Account
 from proxy.markup import TagFilter
 from proxy.playback import Playback
 from proxy.pool import Server
 from proxy.schemas import LiveRequest
 from proxy.service import Service
-from proxy.stream import Chunk, LiveStream, Taken
+from proxy.stream import Chunk, Taken
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,6 @@ class Utterance:
         self._tags = TagFilter()
         self._characters = 0
         self._speakable = False
-        self._has_rest = False  # whether the end brought out the beginning of a tag that was none
         self._frames = 0
         self._opened = time.monotonic()
         self._first_text: float | None = None  # time.monotonic()
@@ -165,10 +165,7 @@ class Utterance:
         rest = self._spoken(self._tags.finish())
         if not self._speakable:
             raise InvalidRequest("There was no text to speak.", code="empty_input")
-        if rest:
-            self._has_rest = True
-            self._begun.append(rest)
-        self._begun.end()
+        self._begun.end(rest)
 
     def _spoken(self, text: str) -> str:
         """`text`, which is about to be handed on."""
@@ -206,11 +203,9 @@ class Utterance:
     async def _tell_taken(self, taken: Taken) -> None:
         if taken.text_tokens > 0:
             await self._tell_start()
-        end = len(self._kinds) - 1
-        if self._has_rest and taken.sequence == end:
-            return  # an append of our own, before the end
-        sequence = min(taken.sequence, end)
-        await self._socket.tell("input_text.ack", event=self._kinds[sequence], sequence=sequence, request_id=self.id)
+        for number in taken.sequences:
+            await self._socket.tell("input_text.ack", event=self._kinds[number], sequence=number, request_id=self.id)
+            await asyncio.sleep(0)  # there may be thousands, and a send that has room lets nobody else in
 
     async def _tell_start(self) -> None:
         if not self._told_start:

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from engine_lib.errors import InvalidRequest, NotFound, NotReady, Overloaded, ServiceError
 from engine_lib.wire import SAMPLE_RATE, FinishReason
 from proxy.errors import Backpressure, for_log
+from proxy.pace import Pace
 from proxy.schemas import parse_live, parse_object
 from proxy.served import check_model, check_speaker
 from proxy.service import Service, bearer, is_key, owner_of_key
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 PROTOCOL = "nari.speech.v1"
 KEY_PREFIX = "api-key."  # of a subprotocol that carries the key
+
+# Starts that came to nothing, refused or cancelled: each costs the engine messages and the log a line.
+FUTILE_AT_ONCE, FUTILE_PER_S = 20, 4
 
 DONE, CLIENTS_FAULT, TOO_LARGE, OUR_FAULT, TRY_LATER = 1000, 1008, 1009, 1011, 1013  # close codes
 
@@ -80,6 +84,7 @@ class Session:
         self._utterance: Utterance | None = None
         self._speaking: asyncio.Task[FinishReason] | None = None  # of the utterance
         self._heard = time.monotonic()  # the client's last message
+        self._futile = Pace(FUTILE_AT_ONCE, FUTILE_PER_S)
         self._over = False
 
     async def run(self) -> None:
@@ -158,6 +163,7 @@ class Session:
     async def _start(self, event: dict[str, Any]) -> None:
         if self._utterance:
             raise InvalidRequest("The utterance before isn't over yet.", code="invalid_request")
+        await self._futile.turn()  # nothing is read meanwhile, but nothing runs for this client either
         try:
             request = parse_live(event)
             server = self._service.pool.pick()
@@ -168,6 +174,7 @@ class Session:
             except ServiceError as error:
                 raise request.in_its_words(error) from error.__cause__
         except ServiceError as error:
+            self._futile.count()
             log_utterance({"finish": error.code})  # as one that is over before it began
             if self._one_utterance or not isinstance(error, InvalidRequest | NotFound):
                 raise
@@ -196,6 +203,7 @@ class Session:
         await self._drop("cancelled")
         self._state = State.IDLE
         if utterance:
+            self._futile.count()
             await self._socket.tell_done(utterance.id, FinishReason.CANCELLED, utterance.sound_messages)
         else:
             await self._socket.tell_done(None, FinishReason.CANCELLED, 0)
@@ -211,6 +219,7 @@ class Session:
         if error is None:
             await self._drop(speaking.result())
         elif utterance.refused and not self._one_utterance and isinstance(error, InvalidRequest | Overloaded):
+            self._futile.count()
             await self._drop(error.code)
             await self._socket.tell_error(error, utterance.id)
         else:

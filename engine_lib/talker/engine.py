@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 AHEAD_S = 0.0005  # a step is started so long before the one under way ends, which hides the start
 FORGETTING = 1.01  # from one step to the next of its kind, the time that it's expected to take grows by as much at most
+ACTIONS_S = 0.02  # how long clients' actions may hold up the next step, so that no flood of them silences anyone
 REMEMBERED = 4096  # streams that ended, and cancels that overtook their start on the way through Triton
 
 
@@ -216,11 +217,16 @@ class Engine:
         return not self._closed
 
     def _act(self) -> None:
-        """Do what the inbox asks."""
+        """Do what the inbox asks, for a while."""
         with self._wake:
             actions, self._inbox = self._inbox, []
-        for action in actions:
+        enough = self._clock() + ACTIONS_S
+        for done, action in enumerate(actions, 1):
             action()
+            if self._clock() >= enough and not self._closed:
+                with self._wake:
+                    self._inbox = actions[done:] + self._inbox
+                break
 
     def _has_work(self) -> bool:
         if self._inbox or self._closed:

@@ -115,11 +115,15 @@ class LiveDesk:
         if self._scheduler.full or len(self._utterances) >= self._profile.max_active + self._profile.max_waiting:
             raise Overloaded("Too many utterances are waiting; try again in a moment.")
         self._utterances[utterance.stream_id] = utterance
-        self._advance(utterance, utterance.touched)
+        if refusal := self._advance(utterance, utterance.touched):
+            self._give_up(utterance, refusal)
         waited = [entry for entry in self._early if entry[1] == utterance.stream_id]
         self._early = [entry for entry in self._early if entry[1] != utterance.stream_id]
-        for _, _, action, _ in waited:
-            action()
+        for _, _, action, done in waited:
+            if utterance.stream_id in self._utterances:
+                action()
+            else:
+                done(NotFound("This stream has ended.", param="STREAM_ID"))
 
     def append(self, stream_id: str, sequence: int, text: str, done: Done, now: float) -> None:
         """Add to a text, or hold the action until the text's start."""
@@ -127,9 +131,13 @@ class LiveDesk:
             self._hold(stream_id, lambda: self.append(stream_id, sequence, text, done, now), done, now)
             return
         utterance = self._utterances[stream_id]
-        self._act(utterance, lambda: utterance.append(sequence, text, now), done, now)
-        if utterance.text.held >= self._profile.flush_characters:
-            self._flush(utterance, now)
+
+        def take() -> None:
+            utterance.append(sequence, text, now)
+            if utterance.text.held >= self._profile.flush_characters:
+                self._flush(utterance)
+
+        self._act(utterance, take, done, now)
 
     def end(self, stream_id: str, sequence: int, done: Done, now: float) -> None:
         """Close a text, or hold the action until the text's start."""
@@ -163,7 +171,10 @@ class LiveDesk:
         open_texts = [utterance for utterance in self._utterances.values() if not utterance.ended]
         for utterance in open_texts:
             if self._is_held(utterance) and now - utterance.touched >= self._profile.flush_after_ms / 1000:
-                self._flush(utterance, now)
+                self._flush(utterance)
+                refusal = self._advance(utterance, now)
+                if refusal and utterance.stream is None:  # else whoever writes next is told
+                    self._give_up(utterance, refusal)
         idle = [u.stream_id for u in open_texts if now - u.touched >= self._profile.live_idle_timeout_s]
         for stream_id in idle:
             log.warning("stream %s: no text came for %g s", stream_id, self._profile.live_idle_timeout_s)
@@ -172,10 +183,9 @@ class LiveDesk:
     def _is_held(self, utterance: LiveUtterance) -> bool:
         return utterance.visible and utterance.text.held > 0
 
-    def _flush(self, utterance: LiveUtterance, now: float) -> None:
+    def _flush(self, utterance: LiveUtterance) -> None:
         self.flushes += 1
         utterance.flush()
-        self._advance(utterance, now)
 
     def _act(self, utterance: LiveUtterance, action: Callable[[], None], done: Done, now: float) -> None:
         try:
@@ -185,6 +195,8 @@ class LiveDesk:
         else:
             refusal = self._advance(utterance, now)
             done(utterance.committed if refusal is None else refusal)
+            if refusal:  # told before the stream ends, since its end is all that a client waits for
+                self._give_up(utterance, refusal)
 
     def _advance(self, utterance: LiveUtterance, now: float) -> ServiceError | None:
         """Hand final tokens to the stream, which begins with the first of them; why that isn't possible."""
@@ -192,7 +204,6 @@ class LiveDesk:
             if self._feed(utterance, now) and utterance.ended and utterance.stream:
                 self._requests.close_text(utterance.stream)
         except ServiceError as error:
-            self._give_up(utterance, error)
             return error
         return None
 
