@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import httpx
 import numpy as np
 import pytest
 
@@ -54,6 +55,43 @@ async def test_live_text_sounds_like_the_whole_text_over_http(server: Serving) -
             await client.end()
             await client.until("response.done")
             assert same_sound(client, expected)
+
+
+@pytest.mark.parametrize("subprotocols", [[PROTOCOL], []], ids=["one utterance", "many utterances"])
+async def test_a_flood_of_pieces_changes_nothing_for_anyone_else(server: Serving, subprotocols: list[str]) -> None:
+    expected = await asyncio.to_thread(whole, server)
+    pieces = [*FORTY_WORDS, *[""] * (16_383 - len(FORTY_WORDS))]  # and the end: as many as a text may have
+    over = asyncio.Event()
+
+    async def watch() -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            while not over.is_set():
+                answer = await client.get("/ready")
+                assert answer.status_code == 200, answer.text
+
+    async def talk() -> None:
+        async with live(server.url) as client:
+            while not over.is_set():
+                await client.start(**OPTIONS)
+                await client.append(TEXT)
+                await client.end()
+                await client.until("response.done")
+                assert same_sound(client, expected)
+
+    async def write(client: LiveClient) -> None:
+        for piece in pieces:
+            await client.append(piece)
+        await client.end()
+
+    async with asyncio.TaskGroup() as tasks, live(server.url, subprotocols) as client:
+        tasks.create_task(watch())
+        tasks.create_task(talk())
+        await client.start(seed=1)
+        tasks.create_task(write(client))
+        assert (await client.until("response.done"))["stop_reason"] in ("stop", "length")
+        over.set()
+    acks = [event["sequence"] for event in client.events if event["type"] == "input_text.ack"]
+    assert acks == list(range(len(pieces) + 1))
 
 
 NAMES = [None, "auto", " ENGLISH ", "", " ", "\n", "klingon"]

@@ -13,10 +13,11 @@ import pytest
 
 from engine_lib.errors import InvalidRequest, NotFound, Overloaded, ServiceError
 from engine_lib.profile import Profile, load_profile
-from engine_lib.talker import live
+from engine_lib.talker import engine, live
 from engine_lib.talker.runner import Runner
 from engine_lib.wire import StreamOptions
 from tests.engine_lib.talker.conftest import PATIENCE_S, Heard, Listener, Studio
+from tests.serving import wait_for
 
 TEXT = "Hello there, this is a tiny test of speech. It's what we'll say: 12 words, or so; 其实我真的有发现。"
 PATIENT = dataclasses.replace(load_profile("ttfa"), flush_after_ms=3_600_000, flush_characters=10_000)
@@ -194,6 +195,38 @@ def test_a_text_longer_than_can_be_spoken_is_refused(text: str, profile: dict, o
     assert caught.value.code == "input_too_large"
     studio.cancel("long")
     assert studio.description().active == 0
+
+
+def test_a_text_that_its_own_flush_makes_too_long_is_refused_as_that(open_studio) -> None:
+    studio = open_studio(dataclasses.replace(PATIENT, slot_positions=64, flush_characters=8))
+    writer = Writer(studio, "flood", ignore_eos=True).start("Hello there, you ")
+    with pytest.raises(InvalidRequest) as caught:
+        list(map(writer.append, "a" * 1000))
+    assert caught.value.code == "input_too_large"
+    assert writer.listener.all().reason == "cancelled"
+
+
+def test_a_text_that_grew_too_long_while_nobody_wrote_is_refused_when_somebody_does(open_studio) -> None:
+    studio = open_studio(dataclasses.replace(PATIENT, slot_positions=64, flush_after_ms=1))
+    writer = Writer(studio, "held", ignore_eos=True).start()
+    for flushes, text in enumerate(["Hello there, you", " " + "aeiou" * 200], 1):
+        writer.append(text)
+        wait_for(lambda: studio.engine.flushes == flushes, PATIENCE_S)  # noqa: B023
+    with pytest.raises(InvalidRequest) as caught:
+        writer.end()
+    assert caught.value.code == "input_too_large"
+
+
+def test_a_flood_of_actions_lets_steps_through(open_studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "ACTIONS_S", 0.0)  # one action between two steps
+    studio = open_studio(PATIENT)
+    expected = whole(studio, seed=1)
+    writer = Writer(studio, "flood", seed=1).start()
+    waiting = [writer.append_later(part) for part in TEXT]
+    for result in waiting:
+        answer(result)
+    writer.end()
+    np.testing.assert_array_equal(writer.listener.all().codes, expected.codes)
 
 
 def test_cancel_ends_a_text_that_waits(open_studio) -> None:

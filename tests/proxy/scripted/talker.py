@@ -34,7 +34,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.running = {}
         self.live = live.Inputs()
-        self.trials = self.starts = 0
+        self.trials = self.starts = self.inputs = 0
 
     def execute(self, requests):
         for request in requests:
@@ -56,6 +56,7 @@ class TritonPythonModel:
                 self.live.wake(stream_id)
             send(sender, stream_id, 0, [], wire.FinishReason.CANCELLED, True)
         elif action in (wire.Action.APPEND, wire.Action.END):
+            self.inputs += 1
             self.live.put(stream_id, live.Input(inputs[wire.SEQUENCE], inputs.get(wire.TEXT), sender))
         else:
             self.start(inputs, sender, is_live=action == wire.Action.START_LIVE)
@@ -97,7 +98,7 @@ class TritonPythonModel:
             voice_aliases={"alloy": "ryan"},
             model_aliases=["tts-1", "tts-1-hd", "gpt-4o-mini-tts"],
             languages=["auto", "english"],
-            sampling_defaults={"trials": self.trials, "starts": self.starts},
+            sampling_defaults={"trials": self.trials, "starts": self.starts, "inputs": self.inputs},
             sample_rate=wire.SAMPLE_RATE,
             slot_positions=2048,
             max_active=32,
