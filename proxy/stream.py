@@ -263,12 +263,14 @@ class Stream:
 
     def _check(self, chunk: Chunk) -> None:
         """Hand on a chunk that follows the one before, and fail the stream on any other."""
+        if self._failed:
+            return  # the caller is told, and hears no more of it
         if chunk.index != self._next_index:
             log.error("stream %s: chunk %d came instead of %d", self._stream_id, chunk.index, self._next_index)
             self.fail(GenerationFailed("The speech engine lost a part of the sound."))
         elif chunk.finish_reason is wire.FinishReason.FAILED or chunk.last != (chunk.finish_reason is not None):
             self.fail(GenerationFailed("The speech engine failed on this request."))
-        elif not self._failed:
+        else:
             self._next_index += 1
             self._arrived.put_nowait(chunk)
 

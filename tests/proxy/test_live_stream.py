@@ -54,12 +54,16 @@ class Call:
         self.answer(f"input{number}", USAGE=("INT32", np.array([7, 0], "<i4").tobytes()))
 
     def finish(self, reason: wire.FinishReason) -> None:
-        """Send the last chunk."""
+        """Send the last chunk, as the only one."""
+        self.chunk(0, reason)
+
+    def chunk(self, index: int, reason: str = "") -> None:
+        """Send a chunk without sound, which is the last if it has a reason."""
         self.answer(
             "speech",
             PCM=("INT16", b""),
-            INDEX=("INT32", np.zeros(1, "<i4").tobytes()),
-            LAST=("BOOL", b"\1"),
+            INDEX=("INT32", np.array([index], "<i4").tobytes()),
+            LAST=("BOOL", bytes([reason != ""])),
             FINISH_REASON=("BYTES", len(reason).to_bytes(LENGTH_BYTES, "little") + reason.encode()),
             USAGE=("INT32", np.zeros(2, "<i4").tobytes()),
         )
@@ -192,3 +196,17 @@ async def test_a_refusal_that_its_streams_end_overtakes_is_told_all_the_same(cal
     call.answer("input0", InvalidRequest("The text is too long.", code="input_too_large"))
     with pytest.raises(InvalidRequest, match="too long"):
         await until(stream, Chunk)
+
+
+async def test_what_a_refused_stream_still_says_is_no_trouble(
+    call: Call, stream: LiveStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.append("a")
+    call.answer("input0", InvalidRequest("The text is too long.", code="input_too_large"))
+    call.chunk(0)
+    call.chunk(1)
+    call.chunk(2, wire.FinishReason.CANCELLED)
+    await stream.leave()
+    with pytest.raises(InvalidRequest, match="too long"):
+        await until(stream, Chunk)
+    assert not caplog.records
