@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine_lib.talker import kernel_runner
 from engine_lib.talker.frame_kernel import FED_BACK, FIRST_FRAME, MAY_END, MOST_COLUMNS, SUB_GREEDY
-from engine_lib.talker.kernel_runner import KernelRunner
+from engine_lib.talker.kernel_runner import MOST_AHEAD, KernelRunner
 from engine_lib.talker.scheduler import Batch
 from engine_lib.talker.stream import Sampling, Stream
 from engine_lib.text.prompt import Prompt
@@ -135,11 +135,32 @@ def test_a_prompt_that_fits_samples_beside_those_who_speak(runner: KernelRunner)
     assert (len(columns), len(rows)) == (18, 9)
 
 
-def test_more_prompts_than_fit_go_on_without_frames(runner: KernelRunner) -> None:
-    step(runner, [stream(slot, 12) for slot in range(4)])
-    (_, sampling), (columns, none) = notes(runner)
-    assert (len(sampling), len(none)) == (2, 0)
-    assert len(columns) == 22  # all but the last position of the other two
+def test_more_prompts_than_fit_pass_before_the_frames_of_the_same_step(runner: KernelRunner) -> None:
+    new = [stream(slot, 12) for slot in range(4)]
+    assert step(runner, new) == new
+    (ahead, none), (columns, sampling) = notes(runner)
+    assert (len(none), len(sampling)) == (0, 4)
+    assert len(ahead) + len(columns) == 48
+
+
+@pytest.mark.parametrize("speaking", [1, 4, 31, 32])
+@pytest.mark.parametrize("length", [1, 2, 10, 31, 32, 33, 64, 65, 96])
+def test_a_new_stream_samples_in_the_step_that_takes_in_its_prompt(
+    speaking: int, length: int, runner: KernelRunner
+) -> None:
+    old, new = [stream(slot, 1) for slot in range(speaking)], stream(40, length)
+    step(runner, old)
+    assert step(runner, [*old, new]) == [*old, new]
+
+
+def test_a_prompt_of_too_many_launches_goes_on_in_the_next_step(runner: KernelRunner) -> None:
+    old, new = stream(0, 1), stream(40, 250)
+    step(runner, [old])
+    for sampling in ([old], [old], [old, new]):
+        notes(runner).clear()
+        assert step(runner, [old, new]) == sampling
+        assert sum(not len(rows) for _, rows in notes(runner)) <= MOST_AHEAD
+    assert new.prefilled == 250
 
 
 def test_a_prompt_finishes_even_when_all_rows_are_taken(runner: KernelRunner) -> None:
