@@ -12,7 +12,7 @@ from engine_lib.profile import EngineSettings, load_profile, packaged_profiles
 
 def test_the_three_packaged_profiles_load() -> None:
     assert packaged_profiles() == ["balanced", "throughput", "ttfa"]
-    assert load_profile("ttfa").chunk_schedule == (1, 1, 2, 4, 8, 16, 25)
+    assert load_profile("ttfa").chunk_schedule == (1, 1, 2, 4, 8, 12)
     assert load_profile("balanced").scheduling == "round_robin"
     assert load_profile("throughput").chunk_schedule == (25,)
     assert load_profile("throughput").rows_per_step == load_profile("balanced").rows_per_step == 64
