@@ -14,7 +14,6 @@ import os
 import time
 from pathlib import Path
 
-WORDS = 4
 FRAME, DECODE = 0, 1  # since when it's under way, in ns of the monotonic clock; 0: it isn't
 BATCHES, FIRSTS = 2, 3  # batches and streams' first chunks that were decoded
 POLL_S = 50e-6

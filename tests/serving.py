@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import glob
@@ -83,6 +84,13 @@ class Serving:
     def regions(self) -> list[str]:
         """What it has in /dev/shm."""
         return glob.glob(self.facts["shared_memory"])
+
+    async def stays_ready(self, over: asyncio.Event) -> None:
+        """Ask all the time whether it is ready, and fail when it isn't, until `over`."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=60) as client:
+            while not over.is_set():
+                answer = await client.get("/ready")
+                assert answer.status_code == 200, answer.text
 
     def counted(self, *series: str) -> dict[str, float]:
         """These series of Triton's page, read once so that they are of one moment; 0 where one isn't yet."""

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Callable
 
-import httpx
 import numpy as np
 import pytest
 
@@ -63,12 +62,6 @@ async def test_a_flood_of_pieces_changes_nothing_for_anyone_else(server: Serving
     pieces = [*FORTY_WORDS, *[""] * (16_383 - len(FORTY_WORDS))]  # and the end: as many as a text may have
     over = asyncio.Event()
 
-    async def watch() -> None:
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            while not over.is_set():
-                answer = await client.get("/ready")
-                assert answer.status_code == 200, answer.text
-
     async def talk() -> None:
         async with live(server.url) as client:
             while not over.is_set():
@@ -84,7 +77,7 @@ async def test_a_flood_of_pieces_changes_nothing_for_anyone_else(server: Serving
         await client.end()
 
     async with asyncio.TaskGroup() as tasks, live(server.url, subprotocols) as client:
-        tasks.create_task(watch())
+        tasks.create_task(server.stays_ready(over))
         tasks.create_task(talk())
         await client.start(seed=1)
         tasks.create_task(write(client))

@@ -11,7 +11,6 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
-import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
@@ -58,12 +57,6 @@ async def undisturbed(scripted: Serving, triton: TritonClient) -> AsyncIterator[
     async def inputs() -> int:
         return int((await triton.describe()).sampling_defaults["inputs"])
 
-    async def watch() -> None:
-        async with httpx.AsyncClient(base_url=scripted.url, timeout=60) as client:
-            while not over.is_set():
-                answer = await client.get("/ready")
-                assert answer.status_code == 200, answer.text
-
     async def talk() -> None:
         async with live(scripted.url) as client:
             while not over.is_set() or seen.others == 0:
@@ -77,7 +70,7 @@ async def undisturbed(scripted: Serving, triton: TritonClient) -> AsyncIterator[
 
     messages, lines = await inputs(), len(scripted.output.splitlines())
     async with asyncio.TaskGroup() as others:
-        others.create_task(watch())
+        others.create_task(scripted.stays_ready(over))
         others.create_task(talk())
         yield seen
         over.set()
