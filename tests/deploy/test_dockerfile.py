@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ROOT
+from tests.serving import LIMIT_S, ROOT
 
 FAR = ("apt-get", "pip install")  # steps that would change this machine
 
@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             own = {"UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": "symlink"}
             finished = subprocess.run(
                 rest, shell=True, cwd=folder, env={**environment, **own}, capture_output=True, text=True, check=False,
-                timeout=300,
+                timeout=LIMIT_S,
             )  # fmt: skip
             assert finished.returncode == 0, f"{rest}\n{finished.stderr}"
     return folder
@@ -55,7 +55,7 @@ def run(built: Path, *command: str, **environment: str) -> subprocess.CompletedP
     clean = {"PATH": f"{built / '.venv' / 'bin'}:/usr/bin:/bin", "HOME": str(built), **environment}
     return subprocess.run(
         [str(built / ".venv" / "bin" / command[0]), *command[1:]],
-        cwd="/", env=clean, capture_output=True, text=True, check=False, timeout=120,
+        cwd="/", env=clean, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
 
 

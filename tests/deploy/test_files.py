@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from proxy.metrics import Metrics
-from tests.serving import ROOT
+from tests.serving import LIMIT_S, ROOT
 
 KUBERNETES = sorted((ROOT / "docs" / "deploy" / "kubernetes").glob("*.yaml"))
 COMPOSE = ("compose.yaml", "docs/deploy/compose.two-gpus.yaml")
@@ -22,7 +22,7 @@ TRITONS_OWN = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes"}  # where there 
 
 
 def run(*command: str) -> None:
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 

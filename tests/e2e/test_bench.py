@@ -61,4 +61,4 @@ def test_case_55_streams_at_once_share_steps_of_talker_and_codec_and_none_fails(
             and found[f"{CHUNKS}_sum"] / found[f"{CHUNKS}_count"] >= least
         )
 
-    wait_for(are_shared, 30)  # both models write to the page a little later, a series at a time
+    wait_for(are_shared)  # both models write to the page a little later, a series at a time

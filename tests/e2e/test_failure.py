@@ -17,7 +17,7 @@ from tests.e2e.test_http import speak
 from tests.e2e.test_triton import TEXT
 from tests.e2e.triton import Session
 from tests.proxy.live_client import PROTOCOL, LiveClient, live
-from tests.serving import CHECKPOINT, STOP_LIMIT_S, Serving, starting, wait_for
+from tests.serving import CHECKPOINT, LIMIT_S, Serving, starting, wait_for
 
 SHORT = {"max_new_tokens": 5}
 
@@ -74,7 +74,7 @@ def test_chunks_that_no_talker_sends_are_refused_by_the_codec(index: int, frames
 async def until_streams(server: Serving, active: int, waiting: int) -> None:
     """Wait until the engine has so many."""
     expected = {"qwen3_tts_active_streams": active, "qwen3_tts_waiting_streams": waiting}
-    await asyncio.to_thread(wait_for, lambda: server.counted(*expected) == expected, 30)
+    await asyncio.to_thread(wait_for, lambda: server.counted(*expected) == expected)
 
 
 def posting(client: httpx.AsyncClient, **fields: Any) -> asyncio.Task[httpx.Response]:
@@ -97,7 +97,7 @@ async def test_a_full_queue_refuses_the_next_and_whoever_leaves_it_makes_room(
     narrow: Serving, subprotocols: list[str]
 ) -> None:
     async with (
-        httpx.AsyncClient(base_url=narrow.url, timeout=60) as client,
+        httpx.AsyncClient(base_url=narrow.url, timeout=LIMIT_S) as client,
         live(narrow.url) as socket,
         live(narrow.url) as first,
         live(narrow.url) as second,
@@ -144,10 +144,10 @@ async def test_a_full_queue_refuses_the_next_and_whoever_leaves_it_makes_room(
 
 def test_when_serve_is_killed_in_the_middle_of_speech_no_process_stays(narrow: Serving) -> None:
     body = {"input": TEXT, "response_format": "pcm", "ignore_eos": True, "max_new_tokens": 1000}
-    with httpx.stream("POST", f"{narrow.url}/v1/audio/speech", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{narrow.url}/v1/audio/speech", json=body, timeout=LIMIT_S) as response:
         pieces = response.iter_raw()
         next(pieces)
         os.kill(narrow.process.pid, signal.SIGKILL)
         with pytest.raises(httpx.HTTPError):
             b"".join(pieces)
-    wait_for(lambda: not narrow.left_processes(), STOP_LIMIT_S)
+    wait_for(lambda: not narrow.left_processes())

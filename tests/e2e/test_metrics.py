@@ -57,4 +57,4 @@ def test_a_histogram_of_the_engine_is_one_for_prometheus(server: Serving) -> Non
         total, count, *within = (now - before[name] for name, now in server.counted(*series).items())
         return total >= frames and within == sorted(within) and within[-1] == count > 0
 
-    wait_for(is_whole, 30)  # the page comes later, a series at a time
+    wait_for(is_whole)  # the page comes later, a series at a time

@@ -11,7 +11,7 @@ from schemathesis.schemas import BaseSchema
 
 from proxy.app import create_app
 from proxy.settings import Settings
-from tests.serving import Serving
+from tests.serving import LIMIT_S, Serving
 
 load_all_checks()
 LAWS = CHECKS.get_by_names(
@@ -59,7 +59,7 @@ def test_no_request_fails_and_every_answer_is_as_described(
     @given(case=described[path][method].as_strategy(generation_mode=mode))
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
     def ask(case: schemathesis.Case) -> None:
-        case.call_and_validate(checks=LAWS, timeout=120)
+        case.call_and_validate(checks=LAWS, timeout=LIMIT_S)
 
     ask()
 

@@ -10,7 +10,7 @@ import pytest
 from engine_lib.training.evaluate import SHORT, Server, judge
 from engine_lib.training.listening import Recogniser
 from engine_lib.training.texts import evaluation_texts
-from tests.serving import Serving, serving
+from tests.serving import LIMIT_S, Serving, serving
 
 WORD_ERRORS = 0.20  # about a third of it is usual; the rest is room for another processor's last bits
 
@@ -32,7 +32,7 @@ def test_without_a_choice_and_without_a_gpu_the_voice_in_the_package_is_served(s
 @pytest.mark.parametrize("whole_text", [True, False])
 def test_a_recogniser_understands_the_voice_and_it_ends_by_itself(spoken: Serving, whole_text: bool) -> None:
     half = evaluation_texts()[int(whole_text) : SHORT : 2]
-    with httpx.Client(base_url=spoken.url) as client:
+    with httpx.Client(base_url=spoken.url, timeout=LIMIT_S) as client:
         score = judge(Server(client, whole_text=whole_text), half, Recogniser())
     assert score.ended == 1.0
     assert score.word_error_rate <= WORD_ERRORS, score.all
@@ -42,6 +42,6 @@ def test_a_recogniser_understands_the_voice_and_it_ends_by_itself(spoken: Servin
 def test_clients_of_openai_are_spoken_to_under_every_name_of_a_voice(spoken: Serving) -> None:
     for voice in ("alloy", "nova", "onyx"):
         answer = httpx.post(
-            f"{spoken.url}/v1/audio/speech", json={"model": "tts-1", "input": "Hi!", "voice": voice}, timeout=120
+            f"{spoken.url}/v1/audio/speech", json={"model": "tts-1", "input": "Hi!", "voice": voice}, timeout=LIMIT_S
         )
         assert answer.status_code == 200

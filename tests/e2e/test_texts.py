@@ -13,11 +13,10 @@ from engine_lib.talker.config import TalkerConfig
 from engine_lib.text.tokenizer import TextTokenizer
 from engine_lib.wire import FRAME_SECONDS
 from proxy.splitting import Comfort, split
-from tests.serving import CHECKPOINT, Serving
+from tests.serving import CHECKPOINT, LIMIT_S, Serving
 
 IDS = TalkerConfig.from_directory(CHECKPOINT).ids
 TOKENIZER = TextTokenizer(CHECKPOINT, im_start=IDS.im_start, im_end=IDS.im_end)
-LIMIT_S = 120  # only a hang takes so long
 
 
 def speak(server: Serving, words: str, **fields: object) -> httpx.Response:

@@ -136,11 +136,11 @@ def test_a_client_that_leaves_frees_its_slots(action: str, triton: str, is_idle:
     with Session(triton) as session:
         session.request("tts", "1", None, TEXT=TEXT, OPTIONS=json.dumps(ENDLESS), STREAM_ID=f"leaves-by-{action}")
         session.receive()
-        wait_for(lambda: not is_idle(), 30)  # the page comes later
+        wait_for(lambda: not is_idle())  # the page comes later
         if action == "cancel":
             session.act("cancel", f"leaves-by-{action}")
             assert session.finish()["1"].reason == "cancelled"
-    wait_for(is_idle, 30)
+    wait_for(is_idle)
 
 
 def test_a_refused_request_names_its_field_and_harms_no_other(triton: str) -> None:
@@ -197,5 +197,4 @@ def test_triton_counts_what_the_engines_do(server: Serving) -> None:
     least = dict(zip(series, [1, 10, 10, 10, 1, 10, 2, 2], strict=True))
     wait_for(
         lambda: all(now >= before[name] + least[name] for name, now in server.counted(*series).items()),
-        10,
     )

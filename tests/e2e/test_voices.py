@@ -160,10 +160,10 @@ def test_a_voice_is_listed_found_and_gone_once_it_is_deleted(base_server: Servin
 def test_voices_survive_a_restart_of_the_proxy(base_server: Serving, tmp_path: Path, voices) -> None:
     settings = Settings(triton_urls=(base_server.triton_grpc,), voice_dir=tmp_path)
     with proxy(settings) as url:
-        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 60)
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200)
         made = add(url, "Kept").json()
     with proxy(settings) as url:
-        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 60)
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200)
         assert listed(url) == [made]
         body = {"input": "Hi.", "voice": made["id"], "response_format": "pcm", **SHORT}
         assert httpx.post(f"{url}/v1/audio/speech", json=body, timeout=PATIENCE).status_code == 200
@@ -175,7 +175,7 @@ def shared(base_server: Serving, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("shared")
     settings = Settings(triton_urls=(base_server.triton_grpc,), api_keys=("one", "two"), voice_dir=folder, max_voices=2)
     with proxy(settings) as url:
-        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 60)
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200)
         yield url
 
 
@@ -350,7 +350,7 @@ def test_case_51_of_samples_in_requests_only_the_latest_are_remembered(
     monkeypatch.setattr(TritonClient, "make_voice", counted)
     monkeypatch.setattr(cloning, "REMEMBERED", 2)
     with proxy(Settings(triton_urls=(base_server.triton_grpc,), voice_dir=tmp_path)) as url:
-        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200, 60)
+        wait_for(lambda: httpx.get(f"{url}/ready").status_code == 200)
         before, seen = len(made), []
         for number in (0, 0, 1, 2, 1, 0):
             body = {"input": "Hi.", "ref_audio": data_url(distinct(number)), "response_format": "pcm", **SHORT}

@@ -12,7 +12,7 @@ import pytest
 
 from engine_lib.adapter import Call, Port
 
-PATIENCE_S = 30  # only a hang takes so long
+PATIENCE_S = 120  # only a hang takes so long
 
 
 class Gone(Exception):

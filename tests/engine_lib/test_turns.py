@@ -85,7 +85,7 @@ def test_the_codec_waits_until_no_frame_is_under_way(talker: TalkerTurns, codec:
         pass
     assert taking.is_alive()
     talker.end()
-    taking.join(30)
+    taking.join(120)
     assert not taking.is_alive()
 
 

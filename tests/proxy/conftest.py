@@ -16,7 +16,7 @@ from proxy.settings import Settings
 from proxy.stream import Limits
 from proxy.triton_client import TritonClient
 from proxy.web import configuration
-from tests.serving import Serving, in_this_process, serving, stand_in_models
+from tests.serving import LIMIT_S, Serving, in_this_process, serving, stand_in_models
 
 SCRIPTED = Path(__file__).parent / "scripted"
 LIMITS = Limits(first_chunk_s=30, chunk_s=30, heartbeat_s=10)
@@ -42,7 +42,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory, scripted_models: Path) ->
 @pytest.fixture
 def http(scripted: Serving) -> Iterator[httpx.Client]:
     """A client of its proxy."""
-    with httpx.Client(base_url=scripted.url, timeout=30) as client:
+    with httpx.Client(base_url=scripted.url, timeout=LIMIT_S) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ import pytest
 from proxy.triton_client import TritonClient
 from tests.proxy.test_speech import FORMATS
 from tests.proxy.test_triton_client import until
-from tests.serving import Serving
+from tests.serving import LIMIT_S, Serving
 
 PATH = "/v1/audio/speech/batch"
 Post = Callable[..., httpx.Response]
@@ -124,7 +124,7 @@ def test_a_zip_has_the_files_that_its_manifest_names(post: Post, speak: Callable
 async def test_a_client_that_leaves_ends_all_items(scripted: Serving, triton: TritonClient) -> None:
     body = json.dumps({"items": [{"input": "stall=1"}] * 3})
     host, port = scripted.url.removeprefix("http://").rstrip("/").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         head = (
             f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )

@@ -104,7 +104,7 @@ def test_openai_raises_its_own_class_for_each_error(
 
 def test_openai_raises_its_own_class_for_a_wrong_key(scripted: Serving) -> None:
     with proxy(Settings(triton_urls=(scripted.triton_grpc,), api_key="secret")) as url:
-        wait_for(lambda: status(url, "/ready") == 200, 10)
+        wait_for(lambda: status(url, "/ready") == 200)
         with openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0) as client:
             with pytest.raises(openai.AuthenticationError):
                 client.audio.speech.create(model="tts-1", voice="ryan", input=TEXT)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving import Serving
+from tests.serving import LIMIT_S, Serving
 
 Speak = Callable[..., httpx.Response]
 
@@ -178,7 +178,7 @@ def test_case_6_a_body_over_the_limit_is_413(scripted: Serving, declared: bool) 
     framing = "Content-Length: 20000000" if declared else "Transfer-Encoding: chunked"
     head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{framing}\r\n\r\n"
     block = b" " * 65536
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         connection.sendall(head.encode())
         for _ in range(20):
             connection.sendall(block if declared else b"10000\r\n" + block + b"\r\n")

@@ -19,7 +19,7 @@ from engine_lib.wire import SAMPLES_PER_FRAME
 from proxy.web import Gate
 from tests.proxy.test_readiness import READY_ENDS_WITHIN_S
 from tests.proxy.test_speech import asking
-from tests.serving import START_LIMIT_S, STOP_LIMIT_S, Serving, serving, starting, wait_for
+from tests.serving import LIMIT_S, Serving, serving, starting, wait_for
 
 MODELS = 3  # with a process each
 
@@ -70,11 +70,11 @@ def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_retur
         kill(killed if victim == "triton" else server.stub(victim).pid)
         wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, READY_ENDS_WITHIN_S)
         for ending in endings:
-            assert isinstance(ending.exception(timeout=30), httpx.RemoteProtocolError)
-        wait_for(lambda: not server.announced.exists(), 10)
-    wait_for(lambda: server.pid("triton") != killed, START_LIMIT_S)  # announced once it can be used
+            assert isinstance(ending.exception(timeout=LIMIT_S), httpx.RemoteProtocolError)
+        wait_for(lambda: not server.announced.exists())
+    wait_for(lambda: server.pid("triton") != killed)  # announced once it can be used
     assert "Ready again." in server.output
-    assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=30).status_code == 200
+    assert httpx.post(f"{server.url}/v1/audio/speech", json={"input": "frames=3"}, timeout=LIMIT_S).status_code == 200
     assert len(server.stubs()) == MODELS
     assert len(server.regions()) == MODELS + 1  # and the lock
     for response in responses:
@@ -104,7 +104,7 @@ def test_when_serve_itself_is_killed_all_else_dies_and_the_next_one_removes_what
         killed.stub("talker").kill()  # a killed stub's region stays
         kill(killed.process.pid)
         killed.wait()
-        wait_for(lambda: not killed.left_processes(), STOP_LIMIT_S)
+        wait_for(lambda: not killed.left_processes())
         assert killed.regions()
     with serving(tmp_path, *models) as following:
         assert following.regions()
@@ -117,8 +117,8 @@ def test_case_53_after_sigterm_five_running_responses_finish_and_a_new_one_is_re
         running = [stack.enter_context(speech(server, frames)).iter_raw() for _ in range(5)]
         sizes = [len(next(received)) for received in running]
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not is_ready(server), STOP_LIMIT_S)
-        wait_for(lambda: not server.announced.exists(), STOP_LIMIT_S)
+        wait_for(lambda: not is_ready(server))
+        wait_for(lambda: not server.announced.exists())
         refused = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."})
         totals = [size + sum(map(len, received)) for size, received in zip(sizes, running, strict=True)]
     assert refused.status_code == 503
@@ -170,7 +170,7 @@ async def test_a_client_that_reads_nothing_is_not_waited_for_when_the_server_sto
     assert not gate.drained
     gate.close()
     assert not gate.drained
-    await asyncio.to_thread(wait_for, lambda: gate.drained, 30)
+    await asyncio.to_thread(wait_for, lambda: gate.drained)
     reading.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -203,10 +203,10 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
 ) -> None:
     with starting(tmp_path, *models) as server:
         if moment == "starting":
-            wait_for(lambda: "Starting Triton" in server.output, START_LIMIT_S)
+            wait_for(lambda: "Starting Triton" in server.output)
         else:  # once a library of ours is there, of which it needs many more
             maps = Path(f"/proc/{server.process.pid}/maps")
-            wait_for(lambda: "pydantic_core" in maps.read_text(), START_LIMIT_S)
+            wait_for(lambda: "pydantic_core" in maps.read_text())
         server.process.send_signal(signal.SIGINT)
         assert server.wait() in (0, 130), server.output
     assert "Traceback" not in server.output
@@ -218,7 +218,7 @@ def test_a_second_ctrl_c_stops_at_once(server: Serving) -> None:
         received = response.iter_raw()
         next(received)
         server.process.send_signal(signal.SIGINT)
-        wait_for(lambda: "Stopping." in server.output, STOP_LIMIT_S)
+        wait_for(lambda: "Stopping." in server.output)
         server.process.send_signal(signal.SIGINT)
         with pytest.raises(httpx.TransportError):
             list(received)
@@ -289,6 +289,6 @@ def is_ready(server: Serving) -> bool:
 def speech(server: Serving, frames: int) -> Iterator[httpx.Response]:
     """A streamed response of so many frames, each 80 ms after the one before."""
     body = {"input": f"frames={frames} pace_ms=80", "response_format": "pcm"}
-    with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=STOP_LIMIT_S) as response:
+    with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=LIMIT_S) as response:
         assert response.status_code == 200
         yield response

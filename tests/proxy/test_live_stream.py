@@ -16,6 +16,7 @@ from engine_lib.errors import InvalidRequest, NotFound, ServiceError
 from proxy.live_stream import MOST_IN_FLIGHT, LiveStream
 from proxy.stream import Chunk, Taken
 from tests.proxy.conftest import LIMITS
+from tests.serving import LIMIT_S
 
 LENGTH_BYTES = 4  # before a string
 
@@ -70,7 +71,7 @@ class Call:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until it holds of what was written."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while not condition():
                 self._wrote.clear()
                 await self._wrote.wait()
@@ -101,7 +102,7 @@ async def stream(call: Call) -> AsyncIterator[LiveStream]:
 
 
 async def until(stream: LiveStream, kind: type[Chunk] | type[Taken]) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         async for event in stream.events():
             if isinstance(event, kind):
                 return event
@@ -184,7 +185,7 @@ async def test_the_last_chunk_waits_until_it_is_known_what_was_taken(call: Call,
     call.finish(wire.FinishReason.STOP)
     call.take(1)
     call.take(0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         events = [event async for event in stream.events()]
     assert [type(event) for event in events] == [Taken, Taken, Chunk]
     assert [list(event.sequences) for event in events if isinstance(event, Taken)] == [[0], [1]]

@@ -13,14 +13,14 @@ from engine_lib.wire import SAMPLES_PER_FRAME
 from proxy.triton_client import TritonClient
 from tests.proxy.conftest import LIMITS
 from tests.proxy.live_client import heard
-from tests.serving import Serving, serving, wait_for
+from tests.serving import LIMIT_S, Serving, serving, wait_for
 
 MEBIBYTE = 2**20
 
 
 async def speak(url: str, *scripts: str) -> list[bytes]:
     """The sound of all scripts at once."""
-    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:
         posts = [client.post("/v1/audio/speech", json={"input": text, "response_format": "pcm"}) for text in scripts]
         answers = await asyncio.gather(*posts)
     assert {answer.status_code for answer in answers} == {200}
@@ -69,15 +69,15 @@ async def test_case_18_shared_memory_is_bounded_while_it_runs_and_gone_after_it(
         assert used[1] > 4  # the largest answers did not fit in what there was at the start
         assert used[-1] <= used[1] + 1
         assert server.stop() == 0
-        wait_for(lambda: not server.regions(), 10)
+        wait_for(lambda: not server.regions())
 
 
 def test_case_9_clients_that_read_a_little_and_go_leave_neither_streams_nor_memory(scripted: Serving) -> None:
     def read_a_little() -> None:
         body = {"input": "frames=1500 chunk=10", "response_format": "pcm"}  # 5.8 MB
-        with httpx.stream("POST", f"{scripted.url}/v1/audio/speech", json=body, timeout=30) as response:
+        with httpx.stream("POST", f"{scripted.url}/v1/audio/speech", json=body, timeout=LIMIT_S) as response:
             assert len(next(response.iter_raw(1024))) == 1024
-            wait_for(lambda: asyncio.run(speaking()) == 0, 10)  # it is all made, and nobody takes it
+            wait_for(lambda: asyncio.run(speaking()) == 0)  # it is all made, and nobody takes it
 
     async def speaking() -> int:
         client = TritonClient(scripted.triton_grpc, LIMITS)
@@ -93,9 +93,9 @@ def test_case_9_clients_that_read_a_little_and_go_leave_neither_streams_nor_memo
 
     for _ in range(5):
         read_a_little()
-    wait_for(lambda: running() == 0, 10)
+    wait_for(lambda: running() == 0)
     before = resident(scripted)
     for _ in range(20):
         read_a_little()
-    wait_for(lambda: running() == 0, 10)
+    wait_for(lambda: running() == 0)
     assert resident(scripted) - before < 30

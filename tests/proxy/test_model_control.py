@@ -14,7 +14,7 @@ import pytest
 
 from proxy import ports, triton_server
 from proxy.shared_memory import Regions
-from tests.serving import STOP_LIMIT_S, Serving, starting, wait_for
+from tests.serving import LIMIT_S, Serving, starting, wait_for
 
 BODY = {"input": "frames=3", "response_format": "pcm"}
 
@@ -41,7 +41,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory, scripted_models: Path) -> I
                 yield {"grpc": f"127.0.0.1:{numbers['grpc']}", "http": f"http://127.0.0.1:{numbers['http']}"}
             finally:
                 process.terminate()
-                process.wait(STOP_LIMIT_S)
+                process.wait(LIMIT_S)
     shutil.rmtree(folder)
 
 
@@ -66,7 +66,7 @@ def unloaded(triton: dict[str, str], model: str) -> Iterator[None]:
 
 
 def control(triton: dict[str, str], model: str, action: str) -> None:
-    answer = httpx.post(f"{triton['http']}/v2/repository/models/{model}/{action}", timeout=60)
+    answer = httpx.post(f"{triton['http']}/v2/repository/models/{model}/{action}", timeout=LIMIT_S)
     assert answer.status_code == 200, answer.text
 
 
@@ -74,7 +74,7 @@ def control(triton: dict[str, str], model: str, action: str) -> None:
 def test_case_50_while_a_model_is_unloaded_requests_get_503_with_the_reason_and_a_line_and_then_it_recovers(
     model: str, triton: dict[str, str], server: Serving
 ) -> None:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=LIMIT_S) as client:
 
         def refused() -> str:
             """What a refused request is told."""
@@ -90,13 +90,13 @@ def test_case_50_while_a_model_is_unloaded_requests_get_503_with_the_reason_and_
         def reason() -> str:
             return str(client.get("/ready").json().get("reason"))
 
-        wait_for(lambda: client.get("/ready").status_code == 200, 30)
+        wait_for(lambda: client.get("/ready").status_code == 200)
         assert client.post("/v1/audio/speech", json=BODY).status_code == 200
         with unloaded(triton, model):
             refused()  # also while the proxy has not seen it yet
-            wait_for(lambda: client.get("/ready").status_code == 503, 10)
-            wait_for(lambda: "isn't loaded" in reason(), 30)
+            wait_for(lambda: client.get("/ready").status_code == 503)
+            wait_for(lambda: "isn't loaded" in reason())
             assert refused() == refused() == reason()
             assert "isn't ready any more: The model '" in server.output
-        wait_for(lambda: client.get("/ready").status_code == 200, 30)
+        wait_for(lambda: client.get("/ready").status_code == 200)
         assert client.post("/v1/audio/speech", json=BODY).status_code == 200

@@ -19,7 +19,7 @@ from proxy.triton_client import TritonClient
 from tests.proxy.scripted import LOUDNESS, STEP
 from tests.proxy.test_speech import asking, decode, events
 from tests.proxy.test_triton_client import until
-from tests.serving import Serving, serving, wait_for
+from tests.serving import LIMIT_S, Serving, serving, wait_for
 
 Speak = Callable[..., httpx.Response]
 
@@ -75,12 +75,12 @@ async def test_one_piece_is_made_ahead_of_the_one_that_is_read(scripted: Serving
     text = text_of("frames=1500 chunk=100", "frames=1", "stall=0")  # the first one is more than the sockets buffer
     before = (await triton.describe()).sampling_defaults["starts"]
     with asking(scripted.url, {"input": text, "response_format": "pcm"}) as connection:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while (seen := await triton.describe()).sampling_defaults["starts"] < before + 2 or seen.active:
                 pass
         assert seen.sampling_defaults["starts"] == before + 2  # though nothing was read; the third one waits
         connection.setblocking(False)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while (await triton.describe()).sampling_defaults["starts"] < before + 3:
                 with contextlib.suppress(BlockingIOError):
                     connection.recv(1 << 20)
@@ -128,17 +128,19 @@ def other(tmp_path_factory: pytest.TempPathFactory, scripted_models: Path) -> It
 
 def test_a_setting_turns_it_off(other: Serving) -> None:
     body = {"input": text_of("frames=2", "frames=3"), "response_format": "pcm"}
-    assert numbers(httpx.post(f"{other.url}/v1/audio/speech", json=body).content) == [0, 1, 2]
+    assert numbers(httpx.post(f"{other.url}/v1/audio/speech", json=body, timeout=LIMIT_S).content) == [0, 1, 2]
 
 
 def test_a_setting_writes_texts_into_the_log_and_another_one_json(other: Serving) -> None:
-    answer = httpx.post(f"{other.url}/v1/audio/speech", json={"input": "frames=2 Grüße", "voice": "ryan"})
+    answer = httpx.post(
+        f"{other.url}/v1/audio/speech", json={"input": "frames=2 Grüße", "voice": "ryan"}, timeout=LIMIT_S
+    )
     number = answer.headers["x-request-id"]
 
     def lines() -> list[str]:
         return [line for line in other.output.splitlines(keepends=True) if number in line and line.endswith("\n")]
 
-    wait_for(lines, 30)  # it comes after the last byte of the response
+    wait_for(lines)  # it comes after the last byte of the response
     (line,) = map(json.loads, lines())
     assert line["text"] == "frames=2 Grüße"
     assert (line["voice"], line["frames"], line["status"], line["level"]) == ("ryan", 2, "200", "info")

@@ -20,7 +20,7 @@ from proxy.settings import Settings
 from proxy.triton_client import TritonClient
 from tests.proxy.conftest import LIMITS, proxy
 from tests.proxy.live_client import live
-from tests.serving import START_LIMIT_S, Serving, serving, wait_for
+from tests.serving import LIMIT_S, Serving, serving, wait_for
 
 PLAIN = StreamOptions.model_validate({})
 PATIENCE = httpx.Timeout(60)
@@ -35,7 +35,7 @@ class Two:
 
     async def until_active(self, *streams: int) -> None:
         """Wait until the servers have so many."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while [(await describe(server)).active for server in self.servers] != [*streams]:
                 pass
 
@@ -64,7 +64,7 @@ async def over(both: tuple[Serving, Serving], **settings: float) -> AsyncIterato
     await Two(both, "").until_active(0, 0)  # what clients of the test before have left
     with proxy(Settings(triton_urls=urls, **settings)) as url:
         for server in both:
-            await asyncio.to_thread(wait_for, lambda server=server: meter(url, "ready", server) == 1, 30)
+            await asyncio.to_thread(wait_for, lambda server=server: meter(url, "ready", server) == 1)
         yield Two(both, url)
 
 
@@ -148,8 +148,8 @@ async def test_killing_one_of_two_under_20_streams_fails_its_own_alone_and_it_re
                     assert (await socket.say("new words"))["stop_reason"] == "stop"
                 ends = await asyncio.gather(*map(outcome, streams))
             assert (ends.count("error"), ends.count("done")) == (10, 10)
-            await asyncio.to_thread(wait_for, lambda: "Ready again." in victim.output, START_LIMIT_S)
-            await asyncio.to_thread(wait_for, lambda: meter(two.url, "ready", victim) == 1, 30)
+            await asyncio.to_thread(wait_for, lambda: "Ready again." in victim.output)
+            await asyncio.to_thread(wait_for, lambda: meter(two.url, "ready", victim) == 1)
             async with speaking(two.url, "stall=1", 2):
                 await two.until_active(1, 1)
 

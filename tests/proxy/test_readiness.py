@@ -17,7 +17,7 @@ import pytest
 from proxy.settings import Settings
 from proxy.triton_client import TritonClient
 from tests.proxy.conftest import LIMITS, proxy
-from tests.serving import Serving, serving, wait_for
+from tests.serving import LIMIT_S, Serving, serving, wait_for
 
 READY_ENDS_WITHIN_S = 2  # of a death: a promise to whoever balances load, and so no mere bound on a hang
 
@@ -27,7 +27,7 @@ def status(url: str, path: str) -> int:
 
 
 def speaks(url: str) -> int:
-    return httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"}, timeout=30).status_code
+    return httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"}, timeout=LIMIT_S).status_code
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def unattended(server: Serving) -> Iterator[None]:
 
 @pytest.mark.parametrize("model", ["talker", "codec"])
 def test_a_dead_process_of_a_model_ends_readiness_and_what_it_spoke(harmed: Serving, model: str) -> None:
-    with unattended(harmed), httpx.Client(base_url=harmed.url, timeout=30) as client:
+    with unattended(harmed), httpx.Client(base_url=harmed.url, timeout=LIMIT_S) as client:
         speech = {"input": "stall=2", "stream_format": "sse", "response_format": "pcm"}
         with client.stream("POST", "/v1/audio/speech", json=speech) as running:
             lines = running.iter_lines()
@@ -74,7 +74,7 @@ def test_a_dead_process_of_a_model_ends_readiness_and_what_it_spoke(harmed: Serv
         assert client.get("/health").status_code == 503
         assert speaks(harmed.url) == 503
         assert client.get("/v1/models").status_code == 503
-    wait_for(lambda: status(harmed.url, "/ready") == 200, 60)
+    wait_for(lambda: status(harmed.url, "/ready") == 200)
 
 
 def test_a_request_that_meets_a_dead_process_has_one_line_that_says_why(
@@ -83,10 +83,10 @@ def test_a_request_that_meets_a_dead_process_has_one_line_that_says_why(
     # Between two heartbeats the proxy can't know before the request does.
     settings = Settings(triton_urls=(harmed.triton_grpc,), heartbeat_interval_s=3600)
     with proxy(settings) as url, unattended(harmed), caplog.at_level(logging.INFO, logger="proxy"):
-        wait_for(lambda: status(url, "/ready") == 200, 30)
+        wait_for(lambda: status(url, "/ready") == 200)
         harmed.stub("talker").kill()
         assert speaks(url) == 500
-        wait_for(lambda: "/v1/audio/speech" in caplog.messages, 30)  # the request's own line, which is the last
+        wait_for(lambda: "/v1/audio/speech" in caplog.messages)  # the request's own line, which is the last
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert told.startswith("POST /v1/audio/speech: The speech engine failed on this request. (")
     assert "healthy" in told
@@ -105,13 +105,13 @@ def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(
     ]
     with proxy(Settings(triton_urls=(f"127.0.0.1:{ports[0]}",))) as url:
         with serving(tmp_path, *options) as first:
-            wait_for(lambda: status(url, "/ready") == 200, 10)
+            wait_for(lambda: status(url, "/ready") == 200)
             os.kill(first.pid("triton"), signal.SIGKILL)
             first.wait()
-        wait_for(lambda: status(url, "/ready") == 503, 10)
+        wait_for(lambda: status(url, "/ready") == 503)
         assert status(url, "/health") == 503
         with serving(tmp_path, *options) as second:
-            wait_for(lambda: status(url, "/ready") == 200, 10)
+            wait_for(lambda: status(url, "/ready") == 200)
             assert trials(second) == 2  # one of its own proxy, one of ours
             assert status(url, "/health") == 200
             assert speaks(url) == 200
@@ -119,12 +119,12 @@ def test_a_restarted_triton_is_used_again_by_itself_after_a_real_utterance(
 
 def test_without_triton_it_lives_isnt_ready_and_says_why() -> None:
     with proxy(Settings(triton_urls=("127.0.0.1:9",))) as url:
-        wait_for(lambda: "reached" in httpx.get(f"{url}/ready").json()["reason"], 10)
+        wait_for(lambda: "reached" in httpx.get(f"{url}/ready").json()["reason"])
         answer = httpx.get(f"{url}/ready")
         assert (answer.status_code, answer.json()["ready"]) == (503, False)
         assert status(url, "/health") == 200
         assert httpx.post(f"{url}/v1/audio/speech", json={"input": ""}).status_code == 400  # wrong all the same
-        refused = httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"})
+        refused = httpx.post(f"{url}/v1/audio/speech", json={"input": "hello"}, timeout=LIMIT_S)
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
         assert refused.json()["error"]["code"] == "not_ready"
@@ -132,7 +132,7 @@ def test_without_triton_it_lives_isnt_ready_and_says_why() -> None:
 
 def test_one_dead_server_of_two_takes_nothing_away(scripted: Serving) -> None:
     with proxy(Settings(triton_urls=("127.0.0.1:9", scripted.triton_grpc))) as url:
-        wait_for(lambda: status(url, "/ready") == 200, 10)
+        wait_for(lambda: status(url, "/ready") == 200)
         assert [speaks(url) for _ in range(5)] == [200] * 5
 
 
@@ -158,7 +158,7 @@ CLOSED = ["/v1/models", "/v1/models/tts-1", "/v1/audio/models"]
 
 def test_a_key_guards_what_costs_and_nothing_else(scripted: Serving) -> None:
     with proxy(Settings(triton_urls=(scripted.triton_grpc,), api_key="secret")) as url:
-        wait_for(lambda: status(url, "/ready") == 200, 10)
+        wait_for(lambda: status(url, "/ready") == 200)
         assert [status(url, path) for path in OPEN] == [200] * len(OPEN)
         for given in (
             {},
@@ -172,7 +172,10 @@ def test_a_key_guards_what_costs_and_nothing_else(scripted: Serving) -> None:
             assert httpx.post(f"{url}/v1/audio/speech", json={"input": "hi"}, headers=given).status_code == 401
         right = {"Authorization": "Bearer secret"}
         assert [httpx.get(f"{url}{path}", headers=right).status_code for path in CLOSED] == [200] * len(CLOSED)
-        assert httpx.post(f"{url}/v1/audio/speech", json={"input": "hi"}, headers=right).status_code == 200
+        assert (
+            httpx.post(f"{url}/v1/audio/speech", json={"input": "hi"}, headers=right, timeout=LIMIT_S).status_code
+            == 200
+        )
 
 
 def test_only_listed_browser_origins_are_let_in(scripted: Serving, http: httpx.Client) -> None:

@@ -11,7 +11,7 @@ import pytest
 from engine_lib.errors import ConfigurationError
 from proxy import shared_memory
 from proxy.triton_server import count_python_models
-from tests.serving import starting
+from tests.serving import LIMIT_S, starting
 
 
 def test_leaving_removes_the_regions_of_that_prefix_alone(tmp_path: Path) -> None:
@@ -66,5 +66,7 @@ def test_case_19_the_room_that_is_asked_for_is_enough(tmp_path: Path, scripted_m
         server.wait_ready()
         for _ in range(3):
             body = {"input": "frames=500 chunk=100", "response_format": "pcm"}
-            assert len(httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=60).content) == 500 * 1920 * 2
+            assert (
+                len(httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=LIMIT_S).content) == 500 * 1920 * 2
+            )
         assert server.stop() == 0

@@ -28,7 +28,7 @@ from proxy.schemas import Format
 from proxy.triton_client import TritonClient
 from tests.proxy.scripted import HERTZ
 from tests.proxy.test_triton_client import until
-from tests.serving import Serving, wait_for
+from tests.serving import LIMIT_S, Serving, wait_for
 
 Speak = Callable[..., httpx.Response]
 Samples = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ def asking(url: str, fields: dict[str, Any]) -> socket.socket:
         f"Content-Length: {len(body)}",
     ]
     host, port = url.removeprefix("http://").rstrip("/").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
     connection.sendall("\r\n".join([*lines, "", body]).encode())
     return connection
 
@@ -407,7 +407,7 @@ def test_metrics_count_requests_utterances_and_first_audio(speak: Speak, count: 
         "qwen3_tts_proxy_first_audio_seconds_count",
         "qwen3_tts_proxy_audio_seconds_total",
     ]
-    wait_for(lambda: count("qwen3_tts_proxy_active_streams") == 0, 30)  # of the tests before
+    wait_for(lambda: count("qwen3_tts_proxy_active_streams") == 0)  # of the tests before
     before = [count(line) for line in lines]
     speak("frames=10 limit=1")
     speak(input="")
@@ -416,7 +416,7 @@ def test_metrics_count_requests_utterances_and_first_audio(speak: Speak, count: 
         return [count(line) - value for line, value in zip(lines, before, strict=True)]
 
     # A request is counted after its answer.
-    wait_for(lambda: min(growth()) > 0 and count("qwen3_tts_proxy_active_streams") == 0, 30)
+    wait_for(lambda: min(growth()) > 0 and count("qwen3_tts_proxy_active_streams") == 0)
     assert growth() == pytest.approx([1, 1, 1, 1, 0.8])
 
 
@@ -432,10 +432,10 @@ def test_metrics_tell_how_fast_it_is_and_where_a_listener_hears_nothing(
 
     def growth(script: str) -> list[float]:
         is_idle = lambda: count("qwen3_tts_proxy_active_streams") == 0  # noqa: E731
-        wait_for(is_idle, 30)  # of the tests before
+        wait_for(is_idle)  # of the tests before
         before = [count(line) for line in lines]
         speak(script)
-        wait_for(is_idle, 30)  # silences are counted at its end, after its last sound
+        wait_for(is_idle)  # silences are counted at its end, after its last sound
         return [count(line) - value for line, value in zip(lines, before, strict=True)]
 
     _, factor, gaps, silent_s = growth("frames=50 chunk=50")

@@ -15,7 +15,7 @@ from engine_lib.wire import SAMPLES_PER_FRAME, FinishReason, StreamOptions
 from proxy.stream import Chunk, Limits
 from proxy.triton_client import TritonClient
 from tests.proxy.conftest import LIMITS
-from tests.serving import Serving
+from tests.serving import LIMIT_S, Serving
 
 PLAIN = StreamOptions.model_validate({})
 
@@ -27,7 +27,7 @@ async def spoken(client: TritonClient, script: str, options: StreamOptions = PLA
 
 async def until(client: TritonClient, *, active: int) -> None:
     """Wait until the engine has so many streams."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while (await client.describe()).active != active:
             pass
 
@@ -192,7 +192,7 @@ async def test_an_utterance_after_a_lost_connection_takes_a_new_one(scripted: Se
         client = TritonClient(address, LIMITS)
         await spoken(client, "frames=3")  # after which a call waits for the next
         cuts.pop()()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while not await beats(client):
                 pass
         assert len(await spoken(client, "frames=3")) == 3

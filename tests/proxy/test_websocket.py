@@ -16,7 +16,7 @@ from proxy.cli import main
 from proxy.triton_client import TritonClient
 from tests.proxy.live_client import PROTOCOL, heard, live, spoken
 from tests.proxy.test_triton_client import until
-from tests.serving import Serving, wait_for
+from tests.serving import LIMIT_S, Serving, wait_for
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 SOUND = {"encoding": "pcm_s16le", "sample_rate": 24_000, "channels": 1}
@@ -265,9 +265,9 @@ def test_say_live_speaks_standard_input_while_it_is_written(
     speaking.stdin.write("thé quick ")
     speaking.stdin.flush()
     file = tmp_path / "live.wav"
-    wait_for(lambda: file.exists() and file.stat().st_size > 44, 30)  # it sounds, though more is to come
+    wait_for(lambda: file.exists() and file.stat().st_size > 44)  # it sounds, though more is to come
     speaking.stdin.write("brown fox\n")
-    out, _ = speaking.communicate(timeout=30)
+    out, _ = speaking.communicate(timeout=LIMIT_S)
     assert speaking.returncode == 0
     assert "0.32 s of speech" in out
     with wave.open(str(file)) as sound:

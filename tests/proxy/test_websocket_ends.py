@@ -15,7 +15,7 @@ from tests.proxy.live_client import PROTOCOL, LiveClient, heard, live, spoken
 from tests.proxy.test_readiness import status, unattended
 from tests.proxy.test_websocket import TEXT
 from tests.proxy.test_websocket_errors import refused
-from tests.serving import Serving, serving, wait_for
+from tests.serving import LIMIT_S, Serving, serving, wait_for
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ async def test_a_dead_process_of_a_model_fails_what_it_spoke(harmed: Serving, mo
         await begin(client, "stall=1")
         with unattended(harmed):
             harmed.stub(model).kill()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT_S):
                 assert await client.closed() == 1011
             assert client.events[-1]["error"]["code"] == "generation_failed"
             assert client.events[-1]["request_id"] == client.events[2]["request_id"]
-    await asyncio.to_thread(wait_for, lambda: status(harmed.url, "/ready") == 200, 60)
+    await asyncio.to_thread(wait_for, lambda: status(harmed.url, "/ready") == 200)
     async with live(harmed.url) as client:
         await client.say(TEXT)
 
@@ -78,10 +78,10 @@ async def test_a_dead_server_fails_what_it_spoke(harmed: Serving) -> None:
     async with live(harmed.url) as client:
         await begin(client, "stall=1")
         os.kill(harmed.pid("triton"), signal.SIGKILL)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             assert await client.closed() == 1011
         request_id = client.events[-1]["request_id"]
     (told,) = [line for line in harmed.lines_of(request_id) if " INFO " not in line]
     assert f"utterance {request_id} ends with its socket: generation_failed: The " in told
     assert "AioRpcError" not in harmed.output
-    await asyncio.to_thread(wait_for, lambda: httpx.get(f"{harmed.url}/ready").status_code == 200, 60)
+    await asyncio.to_thread(wait_for, lambda: httpx.get(f"{harmed.url}/ready").status_code == 200)

@@ -21,7 +21,7 @@ from tests.proxy.live_client import PATH, PROTOCOL, LiveClient, heard, live, spo
 from tests.proxy.test_readiness import proxy
 from tests.proxy.test_triton_client import until
 from tests.proxy.test_websocket import MODES, TEXT
-from tests.serving import Serving, wait_for
+from tests.serving import LIMIT_S, Serving, wait_for
 
 START = {"type": "request.start"}
 END = {"type": "input_text.end", "sequence": 0}
@@ -73,7 +73,7 @@ async def test_a_socket_that_ends_without_an_utterance_has_a_line_without_one(sc
     async with live(scripted.url) as client:
         await client.send("dance")
         await client.closed()
-    await asyncio.to_thread(wait_for, lambda: scripted.output.count(line) > before, 30)
+    await asyncio.to_thread(wait_for, lambda: scripted.output.count(line) > before)
     assert "utterance None" not in scripted.output
 
 
@@ -244,7 +244,7 @@ def limited(scripted: Serving, **limits: Any) -> Settings:
 
 async def fails(url: str, code: str, close_code: int, act: Callable[[LiveClient], Any]) -> None:
     """`act` on a socket ends in this error, and the next client is served."""
-    await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200, 30)
+    await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200)
     async with live(url, [PROTOCOL]) as client:
         await act(client)
         assert await client.closed() == close_code
@@ -276,8 +276,8 @@ async def test_a_client_that_says_nothing_is_told_so(scripted: Serving, pieces: 
 
 async def test_a_client_may_take_its_time_between_utterances_and_while_it_listens(scripted: Serving) -> None:
     with proxy(limited(scripted, input_timeout_s=1)) as url:
-        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200, 30)
-        async with live(url) as client, asyncio.timeout(30):
+        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200)
+        async with live(url) as client, asyncio.timeout(LIMIT_S):
             for _ in range(2):
                 await client.say(" ".join("abcdefghij"), "pace_ms=150")  # longer than the limit
                 with pytest.raises(TimeoutError):
@@ -297,13 +297,13 @@ UNREAD = "w " * 5000  # makes more sound than the buffers between us hold
 
 async def test_case_9_a_client_that_does_not_read_is_given_up(scripted: Serving, triton: TritonClient) -> None:
     with proxy(limited(scripted, send_timeout_s=0.5)) as url:
-        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200, 30)
+        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200)
         for given_up in (1, 2, 3):
             async with live(url, [PROTOCOL], max_queue=1) as client:
                 await client.start()
                 await client.append(UNREAD)
                 await client.end()
-                await asyncio.to_thread(wait_for, lambda n=given_up: count(url, GIVEN_UP) == n, 60)
+                await asyncio.to_thread(wait_for, lambda n=given_up: count(url, GIVEN_UP) == n)
                 client.socket.transport.abort()
             await until(triton, active=0)
         await is_served(url)
@@ -311,12 +311,12 @@ async def test_case_9_a_client_that_does_not_read_is_given_up(scripted: Serving,
 
 async def test_a_client_that_reads_again_in_time_is_told_that_it_was_given_up(scripted: Serving) -> None:
     with proxy(limited(scripted, send_timeout_s=3)) as url:
-        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200, 30)
+        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200)
         async with live(url, [PROTOCOL], max_queue=1) as client:
             await client.start()
             await client.append(UNREAD)
             await client.end()
-            await asyncio.to_thread(wait_for, lambda: count(url, GIVEN_UP) == 1, 60)
+            await asyncio.to_thread(wait_for, lambda: count(url, GIVEN_UP) == 1)
             assert await client.closed() == 1008
             assert client.events[-1]["error"]["code"] == "backpressure"
 
@@ -336,7 +336,7 @@ async def test_a_slow_client_hears_everything_and_holds_nobody_up(scripted: Serv
 def raw(url: str) -> socket.socket:
     """A plain connection, after the handshake."""
     host, port = url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
     key = base64.b64encode(os.urandom(16)).decode()
     lines = ["Host: x", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Key: {key}"]
     request = [f"GET {PATH} HTTP/1.1", *lines, "Sec-WebSocket-Version: 13", "", ""]
@@ -408,7 +408,7 @@ async def refused(url: str, **options: Any) -> int:
 
 async def test_a_key_comes_by_header_or_subprotocol(scripted: Serving) -> None:
     with proxy(limited(scripted, api_key="secret")) as url:
-        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200, 30)
+        await asyncio.to_thread(wait_for, lambda: httpx.get(f"{url}/ready").status_code == 200)
         assert await refused(url) == 403
         assert await refused(url, subprotocols=[PROTOCOL]) == 403
         assert await refused(url, subprotocols=[PROTOCOL, "api-key.wrong"]) == 403

@@ -180,7 +180,7 @@ async def test_starts_that_come_to_nothing_are_slowed_down_and_those_that_speak_
     monkeypatch.setattr(websocket, "FUTILE_PER_S", 100)
     monkeypatch.setattr(Still, "waits", [])
     with proxy(Settings(triton_urls=(scripted.triton_grpc,))) as url:
-        await asyncio.to_thread(wait_for, lambda: status(url, "/ready") == 200, 60)
+        await asyncio.to_thread(wait_for, lambda: status(url, "/ready") == 200)
         async with live(url) as client:
             for _ in range(5):
                 await client.say("the quick")

@@ -18,7 +18,7 @@ from engine_lib.profile import Profile
 from engine_lib.wire import SAMPLES_PER_FRAME
 from tests.golden import CHECKPOINT, golden
 
-PATIENCE_S = 60  # a bound on failure, never waited out by a sound engine
+PATIENCE_S = 120  # a bound on failure, never waited out by a sound engine
 Answer = PcmChunk | ServiceError
 
 
