@@ -123,7 +123,7 @@ def wait_state(page: Page, state: str) -> None:
 def wait_frames(page: Page, count: int) -> None:
     """Until the loudspeaker was given so many. (Playwright's own wait needs eval, which the page forbids.)"""
     script = "window.heard.reduce((sum, piece) => sum + piece.samples.length, 0)"
-    wait_for(lambda: page.evaluate(script) >= count * SAMPLES_PER_FRAME, LIMIT_MS / 1000)
+    wait_for(lambda: page.evaluate(script) >= count * SAMPLES_PER_FRAME)
 
 
 def heard(page: Page) -> npt.NDArray[np.int16]:

@@ -144,7 +144,7 @@ async def test_case_52_two_hundred_sockets_good_and_bad_leave_nothing_and_hear_r
             numbers = range(100 * half + 50 * batch, 100 * half + 50 * batch + 50)
             results = await asyncio.gather(*(session(server, number, expected) for number in numbers))
             assert all(results)
-        await asyncio.to_thread(wait_for, idle, 20)
+        await asyncio.to_thread(wait_for, idle)
         used.append(memory(server))
     growth = {name: (used[1][name] - used[0][name]) / 2**20 for name in used[0]}
     assert all(mebibytes < 20 for mebibytes in growth.values()), growth

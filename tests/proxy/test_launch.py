@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine_lib.wire import SAMPLES_PER_FRAME
 from proxy.web import Gate
-from tests.proxy.test_readiness import READY_ENDS_WITHIN_S
+from tests.proxy.test_readiness import readiness_ends_in_time
 from tests.proxy.test_speech import asking
 from tests.serving import LIMIT_S, Serving, serving, starting, wait_for
 
@@ -68,7 +68,7 @@ def test_when_triton_or_a_model_dies_midway_the_client_is_told_and_service_retur
         reader = stack.enter_context(ThreadPoolExecutor(3))
         endings = [reader.submit(list, response.iter_raw()) for response in responses]
         kill(killed if victim == "triton" else server.stub(victim).pid)
-        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503, READY_ENDS_WITHIN_S)
+        readiness_ends_in_time(server.url)
         for ending in endings:
             assert isinstance(ending.exception(timeout=LIMIT_S), httpx.RemoteProtocolError)
         wait_for(lambda: not server.announced.exists())

@@ -211,7 +211,7 @@ def test_a_text_that_grew_too_long_while_nobody_wrote_is_refused_when_somebody_d
     writer = Writer(studio, "held", ignore_eos=True).start()
     for flushes, text in enumerate(["Hello there, you", " " + "aeiou" * 200], 1):
         writer.append(text)
-        wait_for(lambda: studio.engine.flushes == flushes, PATIENCE_S)  # noqa: B023
+        wait_for(lambda: studio.engine.flushes == flushes)  # noqa: B023
     with pytest.raises(InvalidRequest) as caught:
         writer.end()
     assert caught.value.code == "input_too_large"
