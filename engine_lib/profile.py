@@ -61,6 +61,8 @@ class Profile:
     # Cloned voices
     voice_cache: int = 128  # cloned voices that the talker remembers by name ...
     codec_voice_cache: int = 32  # ... and whose samples the codec needn't decode again; 5 MiB each for the real codec
+    # Prompts that begin alike
+    prefix_positions: int = 4096  # kept of what stands before prompts' texts; as much memory as those of a slot
 
     def __post_init__(self) -> None:
         for key in (
@@ -70,7 +72,7 @@ class Profile:
             _require(getattr(self, key) >= 1, key, "must be at least 1")
         for key in (
             "max_waiting", "urgent_lead_ms", "hurry_lead_ms", "budget_frames_per_token", "flush_after_ms",
-            "gpu_turns_rows",
+            "gpu_turns_rows", "prefix_positions",
         ):  # fmt: skip
             _require(getattr(self, key) >= 0, key, "must not be negative")
         for key in ("codec_idle_timeout_s", "live_idle_timeout_s"):

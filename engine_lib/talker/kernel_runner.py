@@ -25,11 +25,13 @@ from engine_lib.talker.frame_kernel import (
     SUB_GREEDY,
     TILES,
     FrameKernel,
+    KernelFailed,
     Launched,
     tiles_for,
 )
 from engine_lib.talker.frame_weights import pack_talker
 from engine_lib.talker.model import Talker
+from engine_lib.talker.prefixes import Prefixes
 from engine_lib.talker.scheduler import Batch
 from engine_lib.talker.step import Step
 from engine_lib.talker.stream import Sampling, Stream
@@ -59,12 +61,19 @@ class KernelRunner:
     path = "frame kernel"
     overlaps = True
 
-    def __init__(self, talker: Talker, slots: int, positions: int, *, cache: Path | None) -> None:
-        """Packs the weights of `talker`. Raises CompileError or LaunchError."""
+    def __init__(
+        self, talker: Talker, slots: int, positions: int, prefix_positions: int = 0, *, cache: Path | None
+    ) -> None:
+        """Packs the weights of `talker`; of prompts' beginnings `prefix_positions` are kept at most.
+
+        Raises CompileError or LaunchError.
+        """
         self._scratch = slots  # for launches that only warm up
         self.weights = pack_talker(talker, positions)
         self.kernel = FrameKernel(talker.config, self.weights, slots + 1, positions, cache=cache)
         self.device = self.kernel.device
+        keys, values = (kept.transpose(2, 3) for kept in (self.kernel.keys, self.kernel.values))
+        self._prefixes = Prefixes(keys, values, most_positions=prefix_positions)
         self._rules = np.zeros(slots + 1, ROW)
         self._voices: dict[int, torch.Tensor] = {}  # by slot, while its prompt runs: [1 + frames, hidden]
 
@@ -82,9 +91,14 @@ class KernelRunner:
         for stream in batch.prefill:
             if not stream.in_prefill:
                 self._voices.pop(_slot(stream), None)
+                self._prefixes.keep(stream)
 
         def wait() -> NDArray[np.int32]:
-            return np.concatenate([launched.wait() for launched in launches])
+            try:
+                return np.concatenate([launched.wait() for launched in launches])
+            except KernelFailed:
+                self._prefixes.clear()  # any kept since may be wrong
+                raise
 
         def took() -> float:
             took_ms: float = launches[0].begun.elapsed_time(launches[-1].done)
@@ -133,8 +147,9 @@ class KernelRunner:
 
     def _begin(self, stream: Stream) -> None:
         self._rules[_slot(stream)] = _rule(stream.sampling, stream.seed)
+        self._prefixes.fill(stream)
         voice = stream.prompt.voice
-        if voice is not None:
+        if voice is not None and any(row != NOTHING for row in stream.prompt.side[stream.prefilled :]):
             self._voices[_slot(stream)] = self.kernel.voice_embedding(voice.x_vector, voice.codes)
 
     def _place(self, stream: Stream, plan: _Plan, width: int) -> None:

@@ -37,7 +37,8 @@ def _path(talker: Talker, profile: Profile) -> Steps:
     weight = talker.codec_head.weight
 
     def plain() -> Steps:
-        return Runner(talker, profile.max_active, profile.slot_positions, ROW_TILE[weight.device.type])
+        row_tile = ROW_TILE[weight.device.type]
+        return Runner(talker, profile.max_active, profile.slot_positions, row_tile, profile.prefix_positions)
 
     if weight.device.type == "cpu":
         return plain()
@@ -53,7 +54,9 @@ def _path(talker: Talker, profile: Profile) -> Steps:
         log.warning("the talker runs in plain torch operations: %s", reason)
         return plain()
     try:
-        return KernelRunner(talker, profile.max_active, profile.slot_positions, cache=default_cache())
+        return KernelRunner(
+            talker, profile.max_active, profile.slot_positions, profile.prefix_positions, cache=default_cache()
+        )
     except (CompileError, LaunchError) as error:
         log.warning("the talker runs in plain torch operations, because the frame kernel failed: %s", error)
         return plain()

@@ -20,6 +20,7 @@ from engine_lib.cuda_graph import Graphs
 from engine_lib.talker.config import SUPPRESSED_TAIL
 from engine_lib.talker.kv_cache import KVCache
 from engine_lib.talker.model import Talker
+from engine_lib.talker.prefixes import Prefixes
 from engine_lib.talker.random_numbers import uniforms
 from engine_lib.talker.sampler import NEVER, Rules, Shape, choose, penalise
 from engine_lib.talker.scheduler import Batch
@@ -37,8 +38,11 @@ IDLE = Sampling(0.0, 1, 1.0, 1.0, 0.0, 1, 1.0)
 class Runner:
     """The model with everything that a slot holds on the device."""
 
-    def __init__(self, talker: Talker, slots: int, positions: int, row_tile: int) -> None:
-        """`slots` streams of `positions` (prompt and frames) each; products run on `row_tile` rows at a time."""
+    def __init__(self, talker: Talker, slots: int, positions: int, row_tile: int, prefix_positions: int = 0) -> None:
+        """`slots` streams of `positions` (prompt and frames) each; products run on `row_tile` rows at a time.
+
+        Of prompts' beginnings `prefix_positions` are kept at most.
+        """
         sizes = talker.config.talker
         weight = talker.codec_head.weight
         self.device = weight.device
@@ -49,6 +53,9 @@ class Runner:
         # Prefill tiles write whole, so the last one may reach past the prompt's end.
         positions = -(-positions // PREFILL_WIDTH) * PREFILL_WIDTH
         self.cache = KVCache(sizes.layers, slots, positions, sizes.kv_heads, sizes.head_dim, weight.dtype, self.device)
+        self._prefixes = Prefixes(
+            self.cache.keys, self.cache.values, most_positions=prefix_positions, multiple=PREFILL_WIDTH
+        )
         self._hidden = torch.zeros(slots + 1, sizes.hidden, dtype=weight.dtype, device=self.device)
         self._codes = torch.zeros(slots + 1, CODEBOOKS, dtype=torch.long, device=self.device)
         self._seen = torch.zeros(slots + 1, sizes.vocabulary, dtype=torch.bool, device=self.device)
@@ -67,14 +74,18 @@ class Runner:
             if stream.prefilled == 0:
                 self._seen[stream.slot] = False
                 self._take_voice(stream)
+                self._prefixes.fill(stream)
         prompts = list(batch.prefill)
         for _ in range(PREFILL_ROUNDS):
             for context, rows in _tiles(prompts, PREFILL_ROWS, self._prefill_context):
                 self._prefill(rows, context)
             prompts = [stream for stream in prompts if stream.in_prefill]
+        finished = [stream for stream in batch.prefill if not stream.in_prefill]
+        for stream in finished:
+            self._prefixes.keep(stream)
         for context, rows in _tiles(batch.decode, self._row_tile, self._decode_context):
             self._decode(rows, context)
-        sampling = [*batch.decode, *(stream for stream in batch.prefill if not stream.in_prefill)]
+        sampling = [*batch.decode, *finished]
         frames = [self._frame(rows) for _, rows in _tiles(sampling, self._row_tile, lambda stream: 0)]
         return Step(sampling, self._fetch(torch.cat(frames)) if frames else _nothing)
 

@@ -32,6 +32,7 @@ class Prompt:
     text_tokens: int
     side: tuple[int, ...] = ()  # of `voice`: SPEAKER or a frame
     voice: Voice | None = None  # a cloned one
+    before_text: int = 0  # positions at its beginning that are the same for every text; never all of them
 
     def __len__(self) -> int:
         return len(self.text)
@@ -193,7 +194,11 @@ class PromptBuilder:
     ) -> Prompt:
         before = [(token, NOTHING, NOTHING) for token in (*voicing.instruction, *role)]
         text_lane, codec_lane, side = zip(*before, *voicing.control, *rows, strict=True)
-        return Prompt(text_lane, codec_lane, trailing, text_tokens, side, voicing.voice)
+        # In both layouts a sample's own text stands where the text would begin.
+        before_text = len(before) + len(voicing.control) + len(voicing.reference)
+        return Prompt(
+            text_lane, codec_lane, trailing, text_tokens, side, voicing.voice, min(before_text, len(text_lane) - 1)
+        )
 
 
 def _control(ids: SpecialIds, language: int | None, speaker: list[tuple[int, int]]) -> list[Row]:

@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_lib.talker import kernel_runner
-from engine_lib.talker.frame_kernel import FED_BACK, FIRST_FRAME, MAY_END, MOST_COLUMNS, SUB_GREEDY
+from engine_lib.talker.frame_kernel import FED_BACK, FIRST_FRAME, MAY_END, MOST_COLUMNS, SUB_GREEDY, KernelFailed
 from engine_lib.talker.kernel_runner import MOST_AHEAD, KernelRunner
 from engine_lib.talker.scheduler import Batch
-from engine_lib.talker.stream import Sampling, Stream
-from engine_lib.text.prompt import Prompt
-
-PAD, EOS = 7, 2150
-RULES = Sampling(0.5, 0, 0.8, 1.1, 0.0, 5, 1.0)
+from engine_lib.talker.stream import Stream
+from tests.engine_lib.talker.streams import PAD, prompted
 
 
 @dataclass
 class Made:
     codes: Any
+    failed: bool
 
     def wait(self) -> Any:
+        if self.failed:
+            raise KernelFailed
         return self.codes
 
 
@@ -35,13 +35,15 @@ class Notebook:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.device = torch.device("cpu")
+        self.keys, self.values = (torch.zeros(2, 65, 1, 256, 1) for _ in range(2))
+        self.fails = False
         self.launches: list[tuple[Any, Any]] = []
 
     def launch(self, columns: Any, rows: Any) -> Made:
         self.launches.append((columns.copy(), rows.copy()))
         codes = np.zeros((len(rows), 16), np.int32)
         codes[:, 0], codes[:, 1] = columns["slot"][: len(rows)], rows["frame"]
-        return Made(codes)
+        return Made(codes, self.fails)
 
 
 def open_runner(monkeypatch: pytest.MonkeyPatch) -> KernelRunner:
@@ -51,32 +53,12 @@ def open_runner(monkeypatch: pytest.MonkeyPatch) -> KernelRunner:
     class Talker:
         config = None
 
-    return KernelRunner(Talker(), 64, 2048, cache=None)  # type: ignore[arg-type]
+    return KernelRunner(Talker(), 64, 256, 100, cache=None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> KernelRunner:
     return open_runner(monkeypatch)
-
-
-def stream(slot: int, length: int, trailing: tuple[int, ...] = ()) -> Stream:
-    prompt = Prompt(tuple(range(1000, 1000 + length)), tuple(range(2100, 2100 + length)), trailing, 1)
-    made = Stream(
-        str(slot),
-        prompt,
-        sampling=RULES,
-        seed=2**63 + slot,
-        limit=1000,
-        chunk_schedule=(1,),
-        hurry_lead_s=0.0,
-        eos_id=EOS,
-        pad_id=PAD,
-        ignore_eos=False,
-        mask_eos=True,
-        deliver=lambda chunk: None,
-    )
-    made.slot = slot
-    return made
 
 
 def step(runner: KernelRunner, streams: list[Stream]) -> list[Stream]:
@@ -99,7 +81,7 @@ def notes(runner: KernelRunner) -> list[tuple[Any, Any]]:
 def test_every_position_runs_once_in_order_and_finds_its_earlier_ones(lengths: list[int], chance: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         made = open_runner(monkeypatch)
-        coming = [stream(slot, length) for slot, length in enumerate(lengths)]
+        coming = [prompted(slot, length) for slot, length in enumerate(lengths)]
         running: list[Stream] = []
         for _ in range(200):
             if coming:
@@ -127,7 +109,7 @@ def test_every_position_runs_once_in_order_and_finds_its_earlier_ones(lengths: l
 
 
 def test_a_prompt_that_fits_samples_beside_those_who_speak(runner: KernelRunner) -> None:
-    speaking, new = [stream(slot, 1) for slot in range(8)], stream(20, 10)
+    speaking, new = [prompted(slot, 1) for slot in range(8)], prompted(20, 10)
     step(runner, speaking)
     notes(runner).clear()
     assert step(runner, [*speaking, new])[-1] is new
@@ -136,7 +118,7 @@ def test_a_prompt_that_fits_samples_beside_those_who_speak(runner: KernelRunner)
 
 
 def test_more_prompts_than_fit_pass_before_the_frames_of_the_same_step(runner: KernelRunner) -> None:
-    new = [stream(slot, 12) for slot in range(4)]
+    new = [prompted(slot, 12) for slot in range(4)]
     assert step(runner, new) == new
     (ahead, none), (columns, sampling) = notes(runner)
     assert (len(none), len(sampling)) == (0, 4)
@@ -148,13 +130,13 @@ def test_more_prompts_than_fit_pass_before_the_frames_of_the_same_step(runner: K
 def test_a_new_stream_samples_in_the_step_that_takes_in_its_prompt(
     speaking: int, length: int, runner: KernelRunner
 ) -> None:
-    old, new = [stream(slot, 1) for slot in range(speaking)], stream(40, length)
+    old, new = [prompted(slot, 1) for slot in range(speaking)], prompted(40, length)
     step(runner, old)
     assert step(runner, [*old, new]) == [*old, new]
 
 
 def test_a_prompt_of_too_many_launches_goes_on_in_the_next_step(runner: KernelRunner) -> None:
-    old, new = stream(0, 1), stream(40, 250)
+    old, new = prompted(0, 1), prompted(40, 250)
     step(runner, [old])
     for sampling in ([old], [old], [old, new]):
         notes(runner).clear()
@@ -164,14 +146,14 @@ def test_a_prompt_of_too_many_launches_goes_on_in_the_next_step(runner: KernelRu
 
 
 def test_a_prompt_finishes_even_when_all_rows_are_taken(runner: KernelRunner) -> None:
-    speaking = [stream(slot, 1) for slot in range(32)]
+    speaking = [prompted(slot, 1) for slot in range(32)]
     step(runner, speaking)
-    new = stream(40, 10)
+    new = prompted(40, 10)
     assert new in step(runner, [*speaking, new])
 
 
 def test_rules_text_and_flags_are_the_streams_own(runner: KernelRunner) -> None:
-    one = stream(3, 2, trailing=(71, 72))
+    one = prompted(3, 2, trailing=(71, 72))
     for _ in range(5):
         step(runner, [one])
     launches = notes(runner)
@@ -186,3 +168,19 @@ def test_rules_text_and_flags_are_the_streams_own(runner: KernelRunner) -> None:
     assert (rule["inverse_temperature"], rule["top_k"]) == (2.0, 2**31 - 1)
     assert rule["top_p"] == pytest.approx(0.8)
     assert rule["penalty"] == pytest.approx(1.1)
+
+
+def test_what_one_prompt_left_another_need_not_run_until_a_launch_failed(runner: KernelRunner) -> None:
+    def columns_of(slot: int) -> list[int]:
+        notes(runner).clear()
+        step(runner, [prompted(slot, 40, before_text=30)])
+        return [int(position) for columns, _ in notes(runner) for position in columns["position"]]
+
+    assert sorted(columns_of(0)) == list(range(40))
+    assert sorted(columns_of(1)) == list(range(30, 40))
+    runner.kernel.fails = True  # type: ignore[attr-defined]
+    with pytest.raises(KernelFailed):
+        columns_of(2)
+    runner.kernel.fails = False  # type: ignore[attr-defined]
+    assert sorted(columns_of(3)) == list(range(40))
+    assert sorted(columns_of(4)) == list(range(30, 40))
