@@ -19,7 +19,7 @@ from proxy.web import configuration
 from tests.serving import LIMIT_S, Serving, in_this_process, serving, stand_in_models
 
 SCRIPTED = Path(__file__).parent / "scripted"
-LIMITS = Limits(first_chunk_s=30, chunk_s=30, heartbeat_s=10)
+LIMITS = Limits(first_chunk_s=LIMIT_S, chunk_s=LIMIT_S, heartbeat_s=LIMIT_S)
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +33,13 @@ def scripted_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory, scripted_models: Path) -> Iterator[Serving]:
-    """A whole `serve` over it. The engine may be silent for 2 s midway."""
+    """A whole `serve` over it. The engine may be silent for 4 s midway.
+
+    Its heartbeats are patient: a script makes minutes of sound at once, which they wait behind.
+    """
     folder = tmp_path_factory.mktemp("serve")
-    with serving(folder, "--model-repository", str(scripted_models), QWEN3_TTS_CHUNK_TIMEOUT_S="2") as server:
+    patience = {"QWEN3_TTS_CHUNK_TIMEOUT_S": "4", "QWEN3_TTS_HEARTBEAT_TIMEOUT_S": str(LIMIT_S)}
+    with serving(folder, "--model-repository", str(scripted_models), **patience) as server:
         yield server
 
 

@@ -239,7 +239,7 @@ async def test_case_12_a_huge_message_is_too_large(scripted: Serving, size: int)
 
 
 def limited(scripted: Serving, **limits: Any) -> Settings:
-    return Settings(triton_urls=(scripted.triton_grpc,), **limits)
+    return Settings(triton_urls=(scripted.triton_grpc,), heartbeat_timeout_s=LIMIT_S, **limits)
 
 
 async def fails(url: str, code: str, close_code: int, act: Callable[[LiveClient], Any]) -> None:
