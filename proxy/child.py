@@ -84,6 +84,11 @@ class Child:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
         return f"{self.name} {how}{' while starting' if while_starting else ''}."
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal has ended it."""
+        return self.exited.done() and self.exited.result() < 0
+
     async def end(self, grace_s: float) -> bool:
         """SIGTERM, and SIGKILL to the whole group after `grace_s`. False if the grace didn't suffice."""
         in_time = True

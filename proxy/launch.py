@@ -144,10 +144,19 @@ class _Service:
         return Exit.PROXY_DIED if self._ready else Exit.START_FAILED
 
     async def _keep(self, triton: TritonProcess, proxy: Child, url: str, first: asyncio.Task[None]) -> Exit:
-        """Start Triton again whenever it dies, unless it never was ready or is to be left; the exit code then."""
+        """Start Triton again whenever it dies, unless it is to be left, or would die again; the exit code then.
+
+        A start that ended in an error would end so again. One that was killed gets a second try: Triton's own
+        interprocess locks have been seen to abort it while it started.
+        """
+        tried_twice = False
         while True:
             self._say(await triton.died())
             self._withdraw()
+            if not self._ready and triton.was_killed and triton.restarts and not tried_twice:
+                tried_twice = True
+                await triton.start_again()
+                continue
             if not self._ready:
                 first.cancel()
                 return Exit.START_FAILED

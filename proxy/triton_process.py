@@ -121,6 +121,11 @@ class TritonProcess:
             self._say("\n  ".join(["Triton's last lines:", *self._log.recent]))
         return child.how_it_ended(while_starting=self._ready_at is None)
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal has ended it."""
+        return self._running().was_killed
+
     async def start_again(self) -> None:
         """Remove what is left of it, and start it after a pause that grows while it doesn't last."""
         await self.kill()

@@ -16,6 +16,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from engine_lib.wire import SAMPLES_PER_FRAME
+from proxy import triton_server
 from proxy.web import Gate
 from tests.proxy.test_readiness import readiness_ends_in_time
 from tests.proxy.test_speech import asking
@@ -263,6 +264,40 @@ def test_a_model_that_fails_to_load_fails_the_start_with_code_1_and_its_reason(t
     assert "Traceback" not in failed.output
     assert "Triton exited with code 1 while starting." in failed.output
     assert failed.left_processes() == []
+
+
+@pytest.fixture
+def crashing_triton(tmp_path: Path) -> Path:
+    """The server, which aborts while it starts, as often as $CRASHES says."""
+    found = triton_server.find(None, tmp_path)
+    script = tmp_path / "crashing_tritonserver"
+    options = f"--backend-directory={found.backends}" if found.backends else ""
+    script.write_text(
+        f"""#!/bin/sh
+echo started >> {tmp_path}/starts
+[ $(wc -l < {tmp_path}/starts) -gt "$CRASHES" ] || kill -ABRT $$
+LD_LIBRARY_PATH={found.library_path}:$LD_LIBRARY_PATH exec {found.program} {options} "$@"
+"""
+    )
+    script.chmod(0o755)
+    return script
+
+
+def test_a_triton_that_crashes_while_it_starts_is_started_once_more(
+    tmp_path: Path, models: tuple[str, str], crashing_triton: Path
+) -> None:
+    with serving(tmp_path, *models, "--tritonserver", str(crashing_triton), CRASHES="1") as server:
+        assert is_ready(server)
+        assert server.output.count("Triton was killed by SIGABRT while starting.") == 1
+        assert "Ready again." not in server.output
+
+
+def test_a_triton_that_crashes_at_every_start_fails_the_start(
+    tmp_path: Path, models: tuple[str, str], crashing_triton: Path
+) -> None:
+    with starting(tmp_path, *models, "--tritonserver", str(crashing_triton), CRASHES="9") as failed:
+        assert failed.wait() == 1
+    assert failed.output.count("Triton was killed by SIGABRT while starting.") == 2
 
 
 def test_the_proxy_alone_serves_a_triton_elsewhere(scripted: Serving, tmp_path: Path) -> None:
