@@ -153,13 +153,13 @@ class _Service:
         while True:
             self._say(await triton.died())
             self._withdraw()
-            if not self._ready and triton.was_killed and triton.restarts and not tried_twice:
+            if not self._ready:
+                if tried_twice or not (triton.was_killed and triton.restarts):
+                    first.cancel()
+                    return Exit.START_FAILED
                 tried_twice = True
                 await triton.start_again()
                 continue
-            if not self._ready:
-                first.cancel()
-                return Exit.START_FAILED
             if not triton.restarts:
                 return Exit.TRITON_DIED
             await triton.start_again()

@@ -13,9 +13,12 @@ import torch
 
 from engine_lib.errors import ServiceError
 from engine_lib.profile import Profile, load_profile
+from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.engine import Engine
 from engine_lib.talker.stream import Chunk
-from engine_lib.wire import StreamOptions
+from engine_lib.text.prompt import PromptBuilder, Voices
+from engine_lib.text.tokenizer import TextTokenizer
+from engine_lib.wire import StreamOptions, Voice
 from tests.golden import CHECKPOINT
 
 PATIENCE_S = 120.0  # only a hang takes so long
@@ -77,9 +80,9 @@ class Studio:
         self.engine = Engine.from_checkpoint(directory, profile, torch.device("cpu"), model="test")
         self._count = 0
 
-    def start(self, text: str, stream_id: str = "", **options: object) -> Listener:
+    def start(self, text: str, stream_id: str = "", clone: Voice | None = None, **options: object) -> Listener:
         listener = Listener()
-        self.engine.start(text, StreamOptions.model_validate(options), stream_id, listener.deliver)
+        self.engine.start(text, StreamOptions.model_validate(options), stream_id, listener.deliver, clone)
         return listener
 
     def speak(self, text: str, **options: object) -> Heard:
@@ -94,6 +97,13 @@ class Studio:
         done: queue.Queue = queue.Queue()
         self.engine.cancel(stream_id, lambda: done.put(None))
         done.get(timeout=PATIENCE_S)
+
+
+def prompts_of(checkpoint: Path) -> PromptBuilder:
+    """Builds the prompts of a checkpoint."""
+    config = TalkerConfig.from_directory(checkpoint)
+    tokenizer = TextTokenizer(checkpoint, im_start=config.ids.im_start, im_end=config.ids.im_end)
+    return PromptBuilder(config, tokenizer, Voices(config, {}))
 
 
 @pytest.fixture

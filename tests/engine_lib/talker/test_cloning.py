@@ -14,10 +14,8 @@ from engine_lib.errors import InvalidRequest
 from engine_lib.profile import load_profile
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.model import Talker
-from engine_lib.text.prompt import PromptBuilder, Voices
-from engine_lib.text.tokenizer import TextTokenizer
 from engine_lib.wire import StreamOptions, Voice
-from tests.engine_lib.talker.conftest import Heard, Listener, Studio
+from tests.engine_lib.talker.conftest import Heard, Listener, Studio, prompts_of
 from tests.golden import BASE, CHECKPOINT, Golden, clones, golden, voice_of
 
 CPU = torch.device("cpu")
@@ -41,14 +39,8 @@ def options(case: Golden) -> dict[str, object]:
     }
 
 
-def start(studio: Studio, text: str, clone: Voice | None, stream_id: str = "", **asked: object) -> Listener:
-    listener = Listener()
-    studio.engine.start(text, StreamOptions.model_validate(asked), stream_id, listener.deliver, clone)
-    return listener
-
-
 def speak(studio: Studio, case: Golden, **more: object) -> Heard:
-    return start(studio, case.info["request"]["text"], voice_of(case), **(options(case) | more)).all()
+    return studio.speak(case.info["request"]["text"], clone=voice_of(case), **(options(case) | more))
 
 
 @pytest.mark.parametrize("name", clones())
@@ -57,8 +49,7 @@ def test_prompt_and_trailing_text_equal_the_official_ones(name: str) -> None:
     case = golden(name)
     config = TalkerConfig.from_directory(BASE)
     talker = Talker.from_directory(BASE, config, torch.float32, CPU)
-    tokenizer = TextTokenizer(BASE, im_start=config.ids.im_start, im_end=config.ids.im_end)
-    builder = PromptBuilder(config, tokenizer, Voices(config, {}))
+    builder = prompts_of(BASE)
     request, voice = case.info["request"], voice_of(case)
     voicing = builder.voicing(voice=None, language=request["language"], instructions=None, clone=voice)
     prompt = builder.build(request["text"], voicing, streaming=not request.get("non_streaming_mode", False))
@@ -129,8 +120,8 @@ def test_live_text_uses_the_x_vector_alone_by_default_so_that_it_begins_with_the
 def test_a_voice_is_remembered_by_the_name_it_came_with(base) -> None:
     case = golden("bc_icl_ns")
     text, asked = case.info["request"]["text"], options(case)
-    start(base, text, voice_of(case), voice="My Aunt", **asked).all()
-    heard = start(base, text, None, voice="my-aunt", **asked).all()
+    base.speak(text, clone=voice_of(case), voice="My Aunt", **asked)
+    heard = base.speak(text, voice="my-aunt", **asked)
     np.testing.assert_array_equal(heard.codes, case["codes"])
 
 
@@ -138,11 +129,11 @@ def test_only_so_many_voices_are_remembered(open_studio: Callable[..., Studio]) 
     small = open_studio(dataclasses.replace(load_profile("ttfa"), voice_cache=2), BASE)
     voice = voice_of(golden("bc_xvec_stream"))
     for name in ("a", "b", "c"):
-        start(small, "Hi", voice, voice=name, max_new_tokens=3).all()
+        small.speak("Hi", clone=voice, voice=name, max_new_tokens=3)
     with pytest.raises(InvalidRequest) as caught:
-        start(small, "Hi", None, voice="a", max_new_tokens=3)
+        small.start("Hi", voice="a", max_new_tokens=3)
     assert caught.value.param == "voice"
-    start(small, "Hi", None, voice="c", max_new_tokens=3).all()
+    small.speak("Hi", voice="c", max_new_tokens=3)
 
 
 def test_sixteen_voices_at_once_speak_as_each_alone(base) -> None:
@@ -157,8 +148,8 @@ def test_sixteen_voices_at_once_speak_as_each_alone(base) -> None:
         for _ in range(16)
     ]
     asked = {"max_new_tokens": 15, "ignore_eos": True}
-    alone = [start(base, f"Text {seed}.", voice, seed=seed, **asked).all() for seed, voice in enumerate(voices)]
-    listeners = [start(base, f"Text {seed}.", voice, seed=seed, **asked) for seed, voice in enumerate(voices)]
+    alone = [base.speak(f"Text {seed}.", clone=voice, seed=seed, **asked) for seed, voice in enumerate(voices)]
+    listeners = [base.start(f"Text {seed}.", clone=voice, seed=seed, **asked) for seed, voice in enumerate(voices)]
     for before, listener in zip(alone, listeners, strict=True):
         np.testing.assert_array_equal(listener.all().codes, before.codes)
 
@@ -181,18 +172,18 @@ def test_sixteen_voices_at_once_speak_as_each_alone(base) -> None:
 def test_a_voice_that_does_not_fit_is_refused_by_its_tensor(change: dict, param: str, base) -> None:
     voice = dataclasses.replace(voice_of(golden("bc_icl_ns")), **change)
     with pytest.raises(InvalidRequest) as caught:
-        start(base, "Hi", voice)
+        base.start("Hi", clone=voice)
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize("asked", [{}, {"voice": "nobody"}])
 def test_a_base_model_speaks_in_no_voice_that_it_does_not_have(asked: dict, base) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        start(base, "Hi", None, **asked)
+        base.start("Hi", **asked)
     assert caught.value.param == "voice"
 
 
 def test_other_models_refuse_a_cloned_voice(open_studio: Callable[..., Studio]) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        start(open_studio(None, CHECKPOINT), "Hi", voice_of(golden("bc_icl_ns")))
+        open_studio(None, CHECKPOINT).start("Hi", clone=voice_of(golden("bc_icl_ns")))
     assert caught.value.param == "X_VECTOR"

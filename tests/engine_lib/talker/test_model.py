@@ -11,8 +11,8 @@ import torch
 from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.kv_cache import KVCache
 from engine_lib.talker.model import Talker
-from engine_lib.text.prompt import Prompt, PromptBuilder, Voices
-from engine_lib.text.tokenizer import TextTokenizer
+from engine_lib.text.prompt import Prompt
+from tests.engine_lib.talker.conftest import prompts_of
 from tests.golden import Golden, checkpoint, golden, utterances
 
 CPU = torch.device("cpu")
@@ -24,8 +24,7 @@ class Loaded:
     def __init__(self, directory: Path) -> None:
         self.config = TalkerConfig.from_directory(directory)
         self.talker = Talker.from_directory(directory, self.config, torch.float32, CPU)
-        tokenizer = TextTokenizer(directory, im_start=self.config.ids.im_start, im_end=self.config.ids.im_end)
-        self.prompts = PromptBuilder(self.config, tokenizer, Voices(self.config, {}))
+        self.prompts = prompts_of(directory)
 
     def prompt(self, request: dict) -> Prompt:
         voicing = self.prompts.voicing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_lib.profile import load_profile
-from engine_lib.talker.config import TalkerConfig
 from engine_lib.talker.prefixes import Prefixes
-from engine_lib.talker.runner import PREFILL_WIDTH
-from engine_lib.text.prompt import PromptBuilder, Voices
-from engine_lib.text.tokenizer import TextTokenizer
-from engine_lib.wire import StreamOptions, Voice
-from tests.engine_lib.talker.conftest import Heard, Listener, Studio
+from engine_lib.talker.runner import PREFILL_WIDTH, Runner
+from engine_lib.talker.stream import Stream
+from engine_lib.wire import Voice
+from tests.engine_lib.talker.conftest import Studio, prompts_of
 from tests.engine_lib.talker.streams import prompted
 from tests.golden import BASE, CHECKPOINT, clones, golden, voice_of
 
@@ -27,18 +25,12 @@ NUMBERS = torch.arange(LAYERS * POSITIONS * WIDTH).view(LAYERS, POSITIONS, WIDTH
 WHOLE = dataclasses.replace(load_profile("ttfa"), prefix_positions=0)
 
 
-def builder(checkpoint) -> PromptBuilder:
-    config = TalkerConfig.from_directory(checkpoint)
-    tokenizer = TextTokenizer(checkpoint, im_start=config.ids.im_start, im_end=config.ids.im_end)
-    return PromptBuilder(config, tokenizer, Voices(config, {}))
-
-
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("name", [None, *clones()])
 def test_what_stands_before_the_text_is_the_same_for_every_text_and_what_follows_is_not(
     name: str | None, streaming: bool
 ) -> None:
-    prompts = builder(BASE if name else CHECKPOINT)
+    prompts = prompts_of(BASE if name else CHECKPOINT)
     voicing = prompts.voicing(
         voice=None, language=None, instructions=None, clone=voice_of(golden(name)) if name else None
     )
@@ -116,12 +108,6 @@ def test_after_a_failure_nothing_is_known() -> None:
     assert [slots.run(0, 12, 9), slots.run(0, 12, 9)] == [0, 9]
 
 
-def say(studio: Studio, text: str, voice: Voice | None, **asked: object) -> Heard:
-    listener = Listener()
-    studio.engine.start(text, StreamOptions.model_validate(asked), "", listener.deliver, voice)
-    return listener.all()
-
-
 @pytest.mark.parametrize("whole_text", [True, False])
 def test_speech_from_a_kept_beginning_is_what_it_is_without(
     whole_text: bool, open_studio: Callable[..., Studio]
@@ -130,9 +116,26 @@ def test_speech_from_a_kept_beginning_is_what_it_is_without(
     without, with_it = open_studio(WHOLE, BASE), open_studio(load_profile("ttfa"), BASE)
     for number, text in enumerate(["Hello there.", "Hello there.", "Quite another text, and longer.", "Hm."]):
         asked = {"seed": number, "max_new_tokens": 20, "ignore_eos": True, "non_streaming_mode": whole_text}
-        np.testing.assert_array_equal(
-            say(with_it, text, voice, **asked).codes, say(without, text, voice, **asked).codes
-        )
+        one, other = (studio.speak(text, clone=voice, **asked) for studio in (with_it, without))
+        np.testing.assert_array_equal(one.codes, other.codes)
+
+
+def test_only_what_is_not_kept_runs(open_studio: Callable[..., Studio], monkeypatch: pytest.MonkeyPatch) -> None:
+    begins: list[int] = []
+    prefill = Runner._prefill
+
+    def noted(runner: Runner, streams: Sequence[Stream], context: int) -> None:
+        begins.extend(stream.prefilled for stream in streams)
+        prefill(runner, streams, context)
+
+    monkeypatch.setattr(Runner, "_prefill", noted)
+    studio, voice = open_studio(load_profile("ttfa"), BASE), voice_of(golden("bc_icl_ns"))
+    firsts = []
+    for text in ("Hello.", "Another one."):
+        begins.clear()
+        studio.speak(text, clone=voice, max_new_tokens=3)
+        firsts.append(begins[0])
+    assert firsts == [0, PREFILL_WIDTH]
 
 
 def test_an_instruction_is_kept_like_a_voice(open_studio: Callable[..., Studio]) -> None:
