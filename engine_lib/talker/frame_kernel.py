@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ ROW = np.dtype(
 POINTERS = (
     "schedule", "q_norm", "k_norm", "p_q_norm", "p_k_norm", "p_bias", "rotations", "p_rotations", "keys", "values",
     "p_memory", "text", "first_codes", "other_codes", "p_first_codes", "p_other_codes", "latest", "seen", "out",
-    "epoch", "failed", "x", "xa", "h", "a", "qkv", "parts", "logits", "p_x", "p_xa", "p_h", "p_a", "p_qkv", "p_logits",
+    "epoch", "failed", "qkv", "parts", "logits", "p_qkv", "p_logits", "x", "xa", "h", "a", "p_x", "p_xa", "p_h", "p_a",
     "seen_logits", "p_seen_logits",
 )  # fmt: skip
 NUMBERS = ("columns", "rows", "slots", "positions", "end_of_speech", "zero")
@@ -145,13 +146,18 @@ class FrameKernel:
         n = MOST_COLUMNS
         qkv = (HEADS + 2 * KV_HEADS) * HEAD_DIM
         words = {
-            "x": talker.hidden * n, "xa": talker.hidden * n, "h": talker.intermediate * n,
-            "a": HEADS * HEAD_DIM * n, "qkv": qkv * n,
-            "parts": n * HEADS * -(-positions // SPAN) * (HEAD_DIM + 2), "logits": talker.vocabulary * n,
+            "qkv": qkv * n, "p_qkv": qkv * n, "parts": n * HEADS * -(-positions // SPAN) * (HEAD_DIM + 2),
+            "logits": talker.vocabulary * n, "p_logits": 2 * small.vocabulary * n,
+        }  # fmt: skip
+        inputs = {
+            "x": talker.hidden * n, "xa": talker.hidden * n, "h": talker.intermediate * n, "a": HEADS * HEAD_DIM * n,
             "p_x": 2 * small.hidden * n, "p_xa": small.hidden * n, "p_h": small.intermediate * n,
-            "p_a": HEADS * HEAD_DIM * n, "p_qkv": qkv * n, "p_logits": 2 * small.vocabulary * n,
+            "p_a": HEADS * HEAD_DIM * n,
         }  # fmt: skip
         self._words = {name: self._zeros(count, torch.int64) for name, count in words.items()}
+        self._inputs = self._zeros(sum(inputs.values()), torch.int32)
+        ends = list(itertools.accumulate(inputs.values()))
+        parts = {name: self._inputs[end - inputs[name] : end] for name, end in zip(inputs, ends, strict=True)}
         kept = (talker.layers, slots, KV_HEADS, positions, HEAD_DIM)
         self.keys, self.values = self._zeros(kept, torch.bfloat16), self._zeros(kept, torch.bfloat16)
         self.latest = self._zeros((slots, CODEBOOKS), torch.int32)  # codes of every slot's latest frame
@@ -168,7 +174,7 @@ class FrameKernel:
         rooms = 2 * (slots // n + 5)  # for the launches of two steps
         self._rooms = [torch.zeros((n, CODEBOOKS), dtype=torch.int32, pin_memory=True) for _ in range(rooms)]
         self._params = np.zeros(1, PARAMS)
-        for name, tensor in {**weights.tensors, **self._words, **self._state}.items():
+        for name, tensor in {**weights.tensors, **self._words, **parts, **self._state}.items():
             self._params[name] = tensor.data_ptr()
         self._params["failed"] = self._failed.data_ptr()
         self._params["slots"], self._params["positions"] = slots, positions
@@ -199,6 +205,7 @@ class FrameKernel:
         params["seen_logits"], params["p_seen_logits"] = [t.data_ptr() for t in logits] if logits else (0, 0)
         begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begun.record()
+        self._inputs.fill_(-1)  # protocol.cuh: nothing of the launch before may be taken for this one's
         self._kernels[tiles_for(count, sampling)].launch(params)
         self._launches += 1
         done.record()

@@ -80,8 +80,8 @@ struct Running {
 template <int NX>
 __device__ __forceinline__ void attend(const Column& column, int number, int kv_head, int span, const Cache& cache,
                                        const uint2* qkv, uint32_t tag_qkv, const float* q_norm, const float* k_norm,
-                                       const float2* rotations, uint2* out, uint32_t tag_out, uint2* parts,
-                                       float* work, float* scratch, Waiting& waiting) {
+                                       const float2* rotations, uint32_t* out, uint32_t mark, uint2* parts,
+                                       uint32_t tag_parts, float* work, float* scratch, Waiting& waiting) {
   const int warp = thread_() >> 5, lane = thread_() & 31, group = lane >> 3, l8 = lane & 7;
   const int begin = span * SPAN, own = column.position, first = column.first;
   float *queries = scratch, *sums = scratch + 256, *partial = work;
@@ -182,11 +182,11 @@ __device__ __forceinline__ void attend(const Column& column, int number, int kv_
     }
     const int head = kv_head * 2 + h;
     if (own < SPAN) {
-      send(out + fragment<NX>(head * HEAD_DIM + d, number), pack(x / sum, y / sum), tag_out);
+      send_input(out + fragment<NX>(head * HEAD_DIM + d, number), x / sum, y / sum, mark);
     } else {
       uint2* part = parts + ((uint64_t)(number * HEADS + head) * MOST_SPANS + span) * PART_WORDS;
-      send_pair(part + d, x, y, tag_out);
-      if ((warp & 1) == 0 && lane == 0) send_pair(part + HEAD_DIM, most, sum, tag_out);
+      send_pair(part + d, x, y, tag_parts);
+      if ((warp & 1) == 0 && lane == 0) send_pair(part + HEAD_DIM, most, sum, tag_parts);
     }
   }
   __syncthreads();
@@ -194,8 +194,8 @@ __device__ __forceinline__ void attend(const Column& column, int number, int kv_
 
 // A warp adds up the units of one head of a column that reaches beyond one SPAN, in the order of the positions.
 template <int NX>
-__device__ __forceinline__ void merge_spans(const Column& column, int number, int head, const uint2* parts, uint2* out,
-                                            uint32_t tag, Waiting& waiting) {
+__device__ __forceinline__ void merge_spans(const Column& column, int number, int head, const uint2* parts, uint32_t tag,
+                                            uint32_t* out, uint32_t mark, Waiting& waiting) {
   const int lane = thread_() & 31;
   float most = LOWEST, sum = 0, v[4] = {0, 0, 0, 0};
   const uint2* part = parts + (uint64_t)(number * HEADS + head) * MOST_SPANS * PART_WORDS;
@@ -213,16 +213,16 @@ __device__ __forceinline__ void merge_spans(const Column& column, int number, in
     v[0] = v[0] * old + __uint_as_float(a.x) * now; v[1] = v[1] * old + __uint_as_float(a.z) * now;
     v[2] = v[2] * old + __uint_as_float(b.x) * now; v[3] = v[3] * old + __uint_as_float(b.z) * now;
   }
-  send(out + fragment<NX>(head * HEAD_DIM + 2 * lane, number), pack(v[0] / sum, v[1] / sum), tag);
-  send(out + fragment<NX>(head * HEAD_DIM + 64 + 2 * lane, number), pack(v[2] / sum, v[3] / sum), tag);
+  send_input(out + fragment<NX>(head * HEAD_DIM + 2 * lane, number), v[0] / sum, v[1] / sum, mark);
+  send_input(out + fragment<NX>(head * HEAD_DIM + 64 + 2 * lane, number), v[2] / sum, v[3] / sum, mark);
 }
 
 // The predictor's attention: a warp for one query head of one row at `position`; its keys and values of this frame are
 // its own, in `memory` [positions][key, value][32 lanes].
 template <int NX>
 __device__ __forceinline__ void attend_frame(int row, int head, int position, uint2* memory, const uint2* qkv, uint32_t tag_qkv,
-                                             const float* q_norm, const float* k_norm, const float2* rotations, uint2* out,
-                                             uint32_t tag_out, Waiting& waiting) {
+                                             const float* q_norm, const float* k_norm, const float2* rotations, uint32_t* out,
+                                             uint32_t mark, Waiting& waiting) {
   const int lane = thread_() & 31, kv_head = head >> 1;
   const Turn q_way = load_turn(q_norm, rotations + position * 64, lane), k_way = load_turn(k_norm, rotations + position * 64, lane);
   uint2 keys[15], values[15];
@@ -289,7 +289,7 @@ __device__ __forceinline__ void attend_frame(int row, int head, int position, ui
     v[0] = fmaf(w, f.x, v[0]); v[1] = fmaf(w, f.y, v[1]); v[2] = fmaf(w, g.x, v[2]); v[3] = fmaf(w, g.y, v[3]);
   }
   const float scale = 1.f / sum;
-  send(out + fragment<NX>(head * HEAD_DIM + 2 * lane, row), pack(v[0] * scale, v[1] * scale), tag_out);
-  send(out + fragment<NX>(head * HEAD_DIM + 64 + 2 * lane, row), pack(v[2] * scale, v[3] * scale), tag_out);
+  send_input(out + fragment<NX>(head * HEAD_DIM + 2 * lane, row), v[0] * scale, v[1] * scale, mark);
+  send_input(out + fragment<NX>(head * HEAD_DIM + 64 + 2 * lane, row), v[2] * scale, v[3] * scale, mark);
   memory[position * 64 + lane] = own_key; memory[position * 64 + 32 + lane] = own_value;
 }

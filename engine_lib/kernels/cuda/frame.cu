@@ -46,7 +46,8 @@ struct Params {
   int* out;                               // [MOST_COLUMNS][16] on the host
   uint32_t* epoch;                        // the last tag used
   int* failed;                            // on the host
-  uint2 *x, *xa, *h, *a, *qkv, *parts, *logits, *p_x, *p_xa, *p_h, *p_a, *p_qkv, *p_logits;  // words, two parities each
+  uint2 *qkv, *parts, *logits, *p_qkv, *p_logits;      // words with tags, two parities each
+  uint32_t *x, *xa, *h, *a, *p_x, *p_xa, *p_h, *p_a;  // inputs of products, likewise
   float *seen_logits, *p_seen_logits;     // [rows][VOCABULARY], [15][rows][CODES] for tests, or null
   int columns, rows, slots, positions, end_of_speech, zero;
   Column column[MOST_COLUMNS];
@@ -79,6 +80,8 @@ template <int NT, int NP> struct Shape {  // column tiles of the talker and of t
   static_assert(ROOM >= sums_floats<PGate, NP>, "the predictor's gates sum there too");
 };
 
+template <class Word> __device__ __forceinline__ Word* half(Word* words, int parity, int count) { return words + (uint64_t)parity * count; }
+
 template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
   using C = Shape<NT, NP>;
   constexpr int N = C::N, PN = C::PN;
@@ -101,13 +104,11 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
     if (C::ROOMS == 2) sums = sums == rooms ? rooms + C::ROOM : rooms;
     else __syncthreads();
   };
-  auto half = [](uint2* words, int parity, int count) { return words + (uint64_t)parity * count; };
   const bool samples = block >= BLOCKS - rows;  // the last block samples the first row, and so on
   const int row = BLOCKS - 1 - block;
   const bool owner = block < OWNERS, p_owner = block < P_OWNERS;
 
   // The input: text and codes of every column.
-  uint32_t tag_x = ++tag;
   for (int t = thread; t < 8 * N && owner; t += THREADS) {
     const int n = t % N, i = t / N, k = block * 16 + 2 * i;
     if (n >= columns) continue;
@@ -127,7 +128,7 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
       for (int g = 1; g < CODEBOOKS; g++) add(p.other_codes + (uint64_t)(g - 1) * CODES * HIDDEN, codes[g], HIDDEN);
     }
     residual[2 * i * N + n] = sum.x; residual[(2 * i + 1) * N + n] = sum.y;
-    send(p.x + fragment<NT>(k, n), pack(sum.x, sum.y), tag_x);
+    send_input(p.x + fragment<NT>(k, n), sum.x, sum.y, mark_of(0));
   }
   __syncthreads();
 
@@ -138,15 +139,17 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
 #pragma unroll 1
   for (int layer = 0; layer < LAYERS; layer++, step++) {
     const int parity = step & 1;
-    uint2 *x = half(p.x, parity, HIDDEN / 2 * N), *next_x = half(p.x, parity ^ 1, HIDDEN / 2 * N), *xa = half(p.xa, parity, HIDDEN / 2 * N),
-          *h = half(p.h, parity, INTERMEDIATE / 2 * N), *a = half(p.a, parity, ATTENDED / 2 * N), *qkv = half(p.qkv, parity, QKV / 2 * N);
-    multiply<Qkv, NT, NT, true>(stream, x, tag_x, columns, sums, p.zero, waiting);
+    uint32_t *x = half(p.x, parity, HIDDEN / 2 * N), *next_x = half(p.x, parity ^ 1, HIDDEN / 2 * N), *xa = half(p.xa, parity, HIDDEN / 2 * N),
+             *h = half(p.h, parity, INTERMEDIATE / 2 * N), *a = half(p.a, parity, ATTENDED / 2 * N);
+    uint2* qkv = half(p.qkv, parity, QKV / 2 * N);
+    const uint32_t mark = mark_of(step >> 1), next_mark = mark_of((step + 1) >> 1);
+    multiply<Qkv, NT, NT, true>(stream, x, mark, columns, sums, p.zero, waiting);
     const uint32_t tag_qkv = ++tag;
     finish_product<Qkv, NT, true, false>(sums, columns, [&](int tile, int i, int n, const float* v) {
       send(qkv + n * (QKV / 2) + block_() * (QKV / BLOCKS / 2) + tile * 8 + i, pack(v[0], v[1]), tag_qkv);
     });
     leave();
-    const uint32_t tag_a = ++tag;
+    const uint32_t tag_parts = ++tag;
 #pragma unroll 1
     for (int unit = block_(); unit < units; unit += BLOCKS) {
       const int n = __popc(__ballot_sync(ALL_LANES, mine <= unit)) - 1;
@@ -154,40 +157,38 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
       const int place = unit - column.units, kv_head = place % KV_HEADS;
       const uint64_t at = (((uint64_t)layer * p.slots + column.slot) * KV_HEADS + kv_head) * p.positions * HEAD_DIM;
       attend<NT>(column, n, kv_head, place / KV_HEADS, Cache{p.keys + at, p.values + at}, qkv, tag_qkv, p.q_norm + layer * HEAD_DIM,
-                 p.k_norm + layer * HEAD_DIM, p.rotations, a, tag_a, p.parts, sums, scratch, waiting);
+                 p.k_norm + layer * HEAD_DIM, p.rotations, a, mark, p.parts, tag_parts, sums, scratch, waiting);
     }
 #pragma unroll 1
     for (int unit = (thread_() >> 5) * BLOCKS + BLOCKS - 1 - block_(); unit < columns * HEADS; unit += WARPS * BLOCKS) {
       const Column& column = p.column[unit / HEADS];
-      if (column.position >= SPAN) merge_spans<NT>(column, unit / HEADS, unit % HEADS, p.parts, a, tag_a, waiting);
+      if (column.position >= SPAN) merge_spans<NT>(column, unit / HEADS, unit % HEADS, p.parts, tag_parts, a, mark, waiting);
     }
-    const uint32_t tag_xa = ++tag;
-    auto add = [&](uint2* words, uint32_t tag_words) {  // to the residual stream, and send it on
+    auto add = [&](uint32_t* words, uint32_t mark_words) {  // to the residual stream, and send it on
       return [=](int, int i, int n, const float* v) {
         const float low = residual[2 * i * N + n] + v[0], high = residual[(2 * i + 1) * N + n] + v[1];
         residual[2 * i * N + n] = low; residual[(2 * i + 1) * N + n] = high;
-        send(words + fragment<NT>(block_() * 16 + 2 * i, n), pack(low, high), tag_words);
+        send_input(words + fragment<NT>(block_() * 16 + 2 * i, n), low, high, mark_words);
       };
     };
     if (owner) {
-      multiply<Out, NT, NT, false>(stream, a, tag_a, columns, sums, p.zero, waiting);
-      finish_product<Out, NT, false, false>(sums, columns, add(xa, tag_xa));
+      multiply<Out, NT, NT, false>(stream, a, mark, columns, sums, p.zero, waiting);
+      finish_product<Out, NT, false, false>(sums, columns, add(xa, mark));
       leave();
     }
-    multiply<Gate, NT, NT, true>(stream, xa, tag_xa, columns, sums, p.zero, waiting);
-    const uint32_t tag_h = ++tag;
+    multiply<Gate, NT, NT, true>(stream, xa, mark, columns, sums, p.zero, waiting);
     finish_product<Gate, NT, true, true>(sums, columns, [&](int tile, int i, int n, const float* v) {
-      send(h + fragment<NT>((block_() * Gate::TILES + tile) * 8 + 2 * i, n), pack(swiglu(v[0], v[2]), swiglu(v[1], v[3])), tag_h);
+      send_input(h + fragment<NT>((block_() * Gate::TILES + tile) * 8 + 2 * i, n), swiglu(v[0], v[2]), swiglu(v[1], v[3]), mark);
     });
     leave();
-    tag_x = ++tag;
     if (owner) {
-      multiply<Down, NT, NT, false>(stream, h, tag_h, columns, sums, p.zero, waiting);
-      finish_product<Down, NT, false, false>(sums, columns, add(next_x, tag_x));
+      multiply<Down, NT, NT, false>(stream, h, mark, columns, sums, p.zero, waiting);
+      finish_product<Down, NT, false, false>(sums, columns, add(next_x, next_mark));
       leave();
     }
   }
-  const uint2* const state = half(p.x, step & 1, HIDDEN / 2 * N);
+  const uint32_t* const state = half(p.x, step & 1, HIDDEN / 2 * N);
+  const uint32_t mark_state = mark_of(step >> 1);
   if (rows == 0) {
     if (block == BLOCKS - 1 && thread == 0) *(volatile uint32_t*)p.epoch = tag + 1;
     return;
@@ -196,7 +197,7 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
   // The first code.
   const uint32_t tag_logits = ++tag;
   if (block < HEAD_BLOCKS) {
-    multiply<Head, NP, NT, true>(stream, state, tag_x, rows, sums, p.zero, waiting);
+    multiply<Head, NP, NT, true>(stream, state, mark_state, rows, sums, p.zero, waiting);
     finish_product<Head, NP, true, false>(sums, rows, [&](int tile, int i, int n, const float* v) {
       send_pair(p.logits + (uint64_t)n * VOCABULARY + block_() * 32 + tile * 16 + 2 * i, v[0], v[1], tag_logits);
     });
@@ -236,32 +237,33 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
 
   // The code predictor. p_x holds four buffers: between layers by parity, and positions' inputs by parity.
   auto input = [&](int position) { return half(p.p_x, 2 + (position & 1), P_HIDDEN / 2 * PN); };
-  auto embed = [&](const bf16* table, int id, uint2* words, uint32_t tag_words) {
+  auto embed = [&](const bf16* table, int id, int position) {
 #pragma unroll
-    for (int k = 2 * thread; k < P_HIDDEN; k += 2 * THREADS)
-      send(words + fragment<NP>(k, row), *reinterpret_cast<const uint32_t*>(table + (uint64_t)id * P_HIDDEN + k), tag_words);
+    for (int k = 2 * thread; k < P_HIDDEN; k += 2 * THREADS) {
+      const float2 f = unpack(*reinterpret_cast<const uint32_t*>(table + (uint64_t)id * P_HIDDEN + k));
+      send_input(input(position) + fragment<NP>(k, row), f.x, f.y, mark_of(position >> 1));
+    }
   };
-  uint32_t tag_input = ++tag;
-  const uint32_t tag_second = ++tag;
-  if (samples) embed(p.p_first_codes, code, input(1), tag_second);
+  if (samples) embed(p.p_first_codes, code, 1);
   if (p_owner) {
-    multiply<Project, NP, NT, true>(stream, state, tag_x, rows, sums, p.zero, waiting);
+    multiply<Project, NP, NT, true>(stream, state, mark_state, rows, sums, p.zero, waiting);
     finish_product<Project, NP, true, false>(sums, rows, [&](int, int i, int n, const float* v) {
       const int k = block_() * 16 + 2 * i;
-      send(input(0) + fragment<NP>(k, n), pack(v[0] + p.p_bias[k], v[1] + p.p_bias[k + 1]), tag_input);
+      send_input(input(0) + fragment<NP>(k, n), v[0] + p.p_bias[k], v[1] + p.p_bias[k + 1], mark_of(0));
     });
     leave();
   }
 #pragma unroll 1
   for (int position = 0; position < CODEBOOKS; position++) {
-    uint32_t tag_px = tag_input;
 #pragma unroll 1
     for (int layer = 0; layer < P_LAYERS; layer++, step++) {
       const int parity = step & 1;
-      const uint2* x = layer == 0 ? input(position) : half(p.p_x, parity, P_HIDDEN / 2 * PN);
-      uint2 *next_x = half(p.p_x, parity ^ 1, P_HIDDEN / 2 * PN), *xa = half(p.p_xa, parity, P_HIDDEN / 2 * PN),
-            *h = half(p.p_h, parity, P_INTERMEDIATE / 2 * PN), *a = half(p.p_a, parity, ATTENDED / 2 * PN), *qkv = half(p.p_qkv, parity, QKV / 2 * PN);
-      multiply<PQkv, NP, NP, true>(stream, x, tag_px, rows, sums, p.zero, waiting);
+      const uint32_t* x = layer == 0 ? input(position) : half(p.p_x, parity, P_HIDDEN / 2 * PN);
+      uint32_t *next_x = half(p.p_x, parity ^ 1, P_HIDDEN / 2 * PN), *xa = half(p.p_xa, parity, P_HIDDEN / 2 * PN),
+               *h = half(p.p_h, parity, P_INTERMEDIATE / 2 * PN), *a = half(p.p_a, parity, ATTENDED / 2 * PN);
+      uint2* qkv = half(p.p_qkv, parity, QKV / 2 * PN);
+      const uint32_t mark = mark_of(step >> 1), next_mark = mark_of((step + 1) >> 1), mark_x = layer == 0 ? mark_of(position >> 1) : mark;
+      multiply<PQkv, NP, NP, true>(stream, x, mark_x, rows, sums, p.zero, waiting);
       const uint32_t tag_qkv = ++tag;
       finish_product<PQkv, NP, true, false>(sums, rows, [&](int tile, int i, int n, const float* v) {
         send(qkv + n * (QKV / 2) + block_() * (QKV / BLOCKS / 2) + tile * 8 + i, pack(v[0], v[1]), tag_qkv);
@@ -270,51 +272,46 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
         for (int t = thread_(); t < 8 * PN; t += THREADS) {
           const int n = t % PN, i = t / PN;
           if (n < rows) {
-            const float2 v = unpack(receive(x + fragment<NP>(block_() * 16 + 2 * i, n), tag_px, waiting));
+            const float2 v = receive_input(x + fragment<NP>(block_() * 16 + 2 * i, n), mark_x, waiting);
             p_residual[2 * i * PN + n] = v.x; p_residual[(2 * i + 1) * PN + n] = v.y;
           }
         }
       leave();
-      const uint32_t tag_a = ++tag;
       const int unit = (thread_() >> 5) * BLOCKS + block_();
       if (unit < rows * HEADS)
         attend_frame<NP>(unit / HEADS, unit % HEADS, position, p.p_memory + ((uint64_t)layer * MOST_COLUMNS * HEADS + unit) * CODEBOOKS * 64, qkv, tag_qkv,
-                         p.p_q_norm + layer * HEAD_DIM, p.p_k_norm + layer * HEAD_DIM, p.p_rotations, a, tag_a, waiting);
-      auto add = [&](uint2* words, uint32_t tag_words) {
+                         p.p_q_norm + layer * HEAD_DIM, p.p_k_norm + layer * HEAD_DIM, p.p_rotations, a, mark, waiting);
+      auto add = [&](uint32_t* words, uint32_t mark_words) {
         return [=](int, int i, int n, const float* v) {
           const float low = p_residual[2 * i * PN + n] + v[0], high = p_residual[(2 * i + 1) * PN + n] + v[1];
           p_residual[2 * i * PN + n] = low; p_residual[(2 * i + 1) * PN + n] = high;
-          send(words + fragment<NP>(block_() * 16 + 2 * i, n), pack(low, high), tag_words);
+          send_input(words + fragment<NP>(block_() * 16 + 2 * i, n), low, high, mark_words);
         };
       };
-      const uint32_t tag_xa = ++tag;
       if (p_owner) {
-        multiply<Out, NP, NP, false>(stream, a, tag_a, rows, sums, p.zero, waiting);
-        finish_product<Out, NP, false, false>(sums, rows, add(xa, tag_xa));
+        multiply<Out, NP, NP, false>(stream, a, mark, rows, sums, p.zero, waiting);
+        finish_product<Out, NP, false, false>(sums, rows, add(xa, mark));
         leave();
       }
-      multiply<PGate, NP, NP, true>(stream, xa, tag_xa, rows, sums, p.zero, waiting);
-      const uint32_t tag_h = ++tag;
+      multiply<PGate, NP, NP, true>(stream, xa, mark, rows, sums, p.zero, waiting);
       finish_product<PGate, NP, true, true>(sums, rows, [&](int tile, int i, int n, const float* v) {
-        send(h + fragment<NP>((block_() * PGate::TILES + tile) * 8 + 2 * i, n), pack(swiglu(v[0], v[2]), swiglu(v[1], v[3])), tag_h);
+        send_input(h + fragment<NP>((block_() * PGate::TILES + tile) * 8 + 2 * i, n), swiglu(v[0], v[2]), swiglu(v[1], v[3]), mark);
       });
       leave();
-      tag_px = ++tag;
       if (p_owner) {
-        multiply<PDown, NP, NP, false>(stream, h, tag_h, rows, sums, p.zero, waiting);
-        finish_product<PDown, NP, false, false>(sums, rows, add(next_x, tag_px));
+        multiply<PDown, NP, NP, false>(stream, h, mark, rows, sums, p.zero, waiting);
+        finish_product<PDown, NP, false, false>(sums, rows, add(next_x, next_mark));
         leave();
       }
     }
-    if (position == 0) { tag_input = tag_second; continue; }
+    if (position == 0) continue;
     const uint32_t tag_p_logits = ++tag;
     uint2* const logits = half(p.p_logits, position & 1, CODES * PN);
-    multiply<PHead, NP, NP, true>(stream, half(p.p_x, step & 1, P_HIDDEN / 2 * PN), tag_px, rows, sums, p.zero, waiting);
+    multiply<PHead, NP, NP, true>(stream, half(p.p_x, step & 1, P_HIDDEN / 2 * PN), mark_of(step >> 1), rows, sums, p.zero, waiting);
     finish_product<PHead, NP, true, false>(sums, rows, [&](int, int i, int n, const float* v) {
       send_pair(logits + (uint64_t)n * CODES + block_() * 16 + 2 * i, v[0], v[1], tag_p_logits);
     });
     leave();
-    tag_input = ++tag;
     if (samples) {
       constexpr int NE = CODES / THREADS;
       const Row& rule = p.row[row];
@@ -326,7 +323,7 @@ template <int NT, int NP> __device__ __forceinline__ void run(const Params& p) {
         if (p.p_seen_logits) *reinterpret_cast<float2*>(p.p_seen_logits + ((uint64_t)(position - 1) * rows + row) * CODES + thread_() * NE + j) = pair;
       }
       code = choose<NE>(v, Choice{rule.sub_inverse_temperature, rule.sub_top_p, uniform(rule.seed, rule.frame, position), rule.sub_top_k, (rule.flags & SUB_GREEDY) != 0}, scratch);
-      if (position < CODEBOOKS - 1) embed(p.p_other_codes + (uint64_t)(position - 1) * CODES * P_HIDDEN, code, input(position + 1), tag_input);
+      if (position < CODEBOOKS - 1) embed(p.p_other_codes + (uint64_t)(position - 1) * CODES * P_HIDDEN, code, position + 1);
       if (thread_() == 0) { p.latest[slot * CODEBOOKS + position] = code; p.out[row * CODEBOOKS + position] = code; }
       __syncthreads();
     }

@@ -4,6 +4,12 @@
 // on the word itself until the tag is the one of the phase that it waits for, so data and synchronisation are one trip
 // through the L2 cache and there is no barrier across the chip. Tags only ever grow; the host clears all buffers before
 // the 32 bits are used up.
+//
+// What every block reads, the input of a product, travels in half of that: two bf16 in 4 bytes, with a mark where both
+// exponents' top bits would be. They are free because all such values are sent divided by 2^24, which loses nothing. A
+// mark is the number of the buffer's use modulo 3. That is enough: the host fills the buffers with ones (the fourth mark)
+// before every launch, a thread that loads one address again never sees it as it was earlier than before, and no thread
+// leaves out two uses of a word that it reads. So what it may still see there is the use before or the one before that.
 #pragma once
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
@@ -73,7 +79,7 @@ __device__ __forceinline__ float2 receive_pair(const uint2* place, uint32_t tag,
   return make_float2(__uint_as_float(v.x), __uint_as_float(v.z));
 }
 
-// Two bf16 in one 32-bit payload, the lower index in the lower half.
+// Two bf16 in 32 bits, the lower index in the lower half.
 __device__ __forceinline__ float2 unpack(uint32_t v) {
   return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
 }
@@ -83,15 +89,40 @@ __device__ __forceinline__ uint32_t pack(float a, float b) {
   return v;
 }
 
+constexpr uint32_t MARKS = 0x40004000u;
+constexpr float GROW = 0x1p24f, SHRINK = 0x1p-24f;
+constexpr float LARGEST = 1.9921875f;  // bf16 with the top bit of its exponent free
+
+__device__ __forceinline__ uint32_t mark_of(int use) {
+  const int m = use % 3;
+  return (m & 1) << 14 | (m >> 1) << 30;
+}
+__device__ __forceinline__ void send_input(uint32_t* place, float a, float b, uint32_t mark) {
+  dawdle();
+  // Nothing that is sent may look like a mark: infinity and NaN (then the lower bound) don't either.
+  const float low = fminf(fmaxf(a * SHRINK, -LARGEST), LARGEST), high = fminf(fmaxf(b * SHRINK, -LARGEST), LARGEST);
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(pack(low, high) | mark) : "memory");
+}
+__device__ __forceinline__ float2 receive_input(const uint32_t* place, uint32_t mark, Waiting& waiting) {
+  int tries = 0;
+  uint32_t v;
+  do {
+    dawdle();
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(place) : "memory");
+  } while (((v ^ mark) & MARKS) != 0 && !hopeless(tries, waiting));
+  const float2 f = unpack(v ^ mark);
+  return make_float2(f.x * GROW, f.y * GROW);
+}
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(ALL_LANES, v, o);
   return v;
 }
 
-// Activations lie in the order in which mma.m16n8k16 wants its B operand: the word of the pair (k, k + 1), k even, of
-// column n, in a buffer of NX column tiles.
+// Inputs of products lie in the order in which mma.m16n8k16 wants its B operand, those of two k-tiles of a lane together:
+// the place of the pair (k, k + 1), k even, of column n, in a buffer of NX column tiles.
 template <int NX> __device__ __forceinline__ int fragment(int k, int n) {
-  const int pair = k >> 5, half = ((k >> 4) & 1) * 2 + ((k >> 3) & 1), lane = (n & 7) * 4 + ((k & 7) >> 1);
-  return (((pair * NX + (n >> 3)) * 2 + (half >> 1)) * 32 + lane) * 2 + (half & 1);
+  const int pair = k >> 5, part = (k >> 3) & 3, lane = (n & 7) * 4 + ((k & 7) >> 1);
+  return ((pair * NX + (n >> 3)) * 32 + lane) * 4 + part;
 }
