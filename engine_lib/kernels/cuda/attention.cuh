@@ -5,7 +5,7 @@
 constexpr int HEADS = 16, KV_HEADS = 8, HEAD_DIM = 128;
 // A unit of work covers SPAN cache positions, in rounds. It depends on the position alone, never on the batch.
 constexpr int ROUND = 128;
-static_assert(SPAN % ROUND == 0, "a unit must be whole rounds");
+static_assert(SPAN == 2 * ROUND, "a unit is two rounds");
 constexpr int PART_WORDS = HEAD_DIM + 2;  // of a unit's result for one head: weighted values, the maximum, the sum
 constexpr float LOG2_SCALE = 0.08838834764831845f * 1.4426950408889634f;  // 1 / sqrt(128), for exponents to base 2
 constexpr float LOWEST = -1e30f;
@@ -46,30 +46,38 @@ __device__ __forceinline__ void receive_head(const uint2* head, uint32_t tag, in
 
 struct Cache { bf16 *keys, *values; };  // of one layer, slot and head: [positions][HEAD_DIM]
 
-// A thread's running softmax over positions: the maximum, the sum, and 16 dimensions of the weighted values.
-struct Running {
+// A lane's part of the softmax of one head: of its positions' scores, which its group of eight lanes shares, and of 16
+// dimensions of the weighted values. After `spread` every group of the warp has the sums of all.
+struct Weighted {
   float most, sum, value[16];
-  __device__ __forceinline__ void begin() {
+  // Scores of positions that aren't `seen` count for nothing; `values` of two rounds, of which the second may be idle.
+  __device__ __forceinline__ void take(const float (&scores)[8], const bool (&seen)[8], const uint4 (&values)[8][2], bool longer) {
     most = LOWEST; sum = 0;
 #pragma unroll
+    for (int s = 0; s < 8; s++) if (seen[s]) most = fmaxf(most, scores[s]);
+    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 8));
+    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 16));
+#pragma unroll
     for (int d = 0; d < 16; d++) value[d] = 0;
-  }
-  __device__ __forceinline__ void add(float score, const uint32_t (&v)[8], bool seen) {
-    const float higher = fmaxf(most, score), old = exp2f(most - higher), weight = seen ? exp2f(score - higher) : 0.f;
-    sum = sum * old + weight; most = higher;
 #pragma unroll
-    for (int d = 0; d < 8; d++) {
-      const float2 f = unpack(v[d]);
-      value[2 * d] = fmaf(f.x, weight, value[2 * d] * old);
-      value[2 * d + 1] = fmaf(f.y, weight, value[2 * d + 1] * old);
+    for (int s = 0; s < 8; s++) {
+      if (s == 4 && !longer) break;
+      const float weight = seen[s] ? exp2f(scores[s] - most) : 0.f;
+      const uint32_t v[8] = {values[s][0].x, values[s][0].y, values[s][0].z, values[s][0].w, values[s][1].x, values[s][1].y, values[s][1].z, values[s][1].w};
+      sum += weight;
+#pragma unroll
+      for (int d = 0; d < 8; d++) {
+        const float2 f = unpack(v[d]);
+        value[2 * d] = fmaf(f.x, weight, value[2 * d]);
+        value[2 * d + 1] = fmaf(f.y, weight, value[2 * d + 1]);
+      }
     }
-  }
-  __device__ __forceinline__ void merge(int distance) {  // with the lane that far away
-    const float theirs = __shfl_xor_sync(ALL_LANES, most, distance), higher = fmaxf(most, theirs);
-    const float old = exp2f(most - higher);
-    most = higher; sum *= old; sum += __shfl_xor_sync(ALL_LANES, sum, distance);
 #pragma unroll
-    for (int d = 0; d < 16; d++) { value[d] *= old; value[d] += __shfl_xor_sync(ALL_LANES, value[d], distance); }
+    for (int o = 8; o < 32; o <<= 1) {
+      sum += __shfl_xor_sync(ALL_LANES, sum, o);
+#pragma unroll
+      for (int d = 0; d < 16; d++) value[d] += __shfl_xor_sync(ALL_LANES, value[d], o);
+    }
   }
 };
 
@@ -87,21 +95,19 @@ __device__ __forceinline__ void attend(const Column& column, int number, int kv_
   float *queries = scratch, *sums = scratch + 256, *partial = work;
   uint32_t* fresh = reinterpret_cast<uint32_t*>(work + WARPS * 2 * HEAD_DIM);  // [columns][key 64 words, value 64 words]
   const int low = max(first, begin), high = min(own, begin + SPAN - 1);
-  uint4 keys[4][2], values[4][2];
-  auto load = [&](int from) {  // this lane's four positions of a round
+  const bool longer = high >= begin + ROUND;  // there is a second round
+  auto position_of = [&](int s) { return begin + (s >> 2) * ROUND + warp * 16 + (s & 3) * 4 + group; };
+  uint4 keys[8][2], values[8][2];  // this lane's four positions of each round
 #pragma unroll
-    for (int s = 0; s < 4; s++) {
-      const int position = from + warp * 16 + s * 4 + group;
-      keys[s][0] = keys[s][1] = values[s][0] = values[s][1] = make_uint4(0, 0, 0, 0);
-      if (position < first) {
-        const uint4* at = reinterpret_cast<const uint4*>(cache.keys + (uint64_t)position * HEAD_DIM + l8 * 16);
-        keys[s][0] = at[0]; keys[s][1] = at[1];
-        at = reinterpret_cast<const uint4*>(cache.values + (uint64_t)position * HEAD_DIM + l8 * 16);
-        values[s][0] = at[0]; values[s][1] = at[1];
-      }
+  for (int s = 0; s < 8; s++) {
+    keys[s][0] = keys[s][1] = values[s][0] = values[s][1] = make_uint4(0, 0, 0, 0);
+    if (position_of(s) < first) {
+      const uint4* at = reinterpret_cast<const uint4*>(cache.keys + (uint64_t)position_of(s) * HEAD_DIM + l8 * 16);
+      keys[s][0] = at[0]; keys[s][1] = at[1];
+      at = reinterpret_cast<const uint4*>(cache.values + (uint64_t)position_of(s) * HEAD_DIM + l8 * 16);
+      values[s][0] = at[0]; values[s][1] = at[1];
     }
-  };
-  load(begin);
+  }
 #pragma unroll 1
   for (int task = warp; task < 2 + 2 * max(high - low + 1, 0); task += WARPS) {  // two queries, then keys and values in turn
     const bool query = task < 2;
@@ -128,37 +134,37 @@ __device__ __forceinline__ void attend(const Column& column, int number, int kv_
     }
   }
   __syncthreads();
-  Running one, two;
-  one.begin(); two.begin();
-#pragma unroll 1
-  for (int from = begin; from <= min(own, begin + SPAN - 1); from += ROUND) {
-    if (from != begin) load(from);
+  float a[8], b[8];
+  bool seen[8];
+  {
+    float4 q0[4], q1[4];
 #pragma unroll
-    for (int s = 0; s < 4; s++) {
-      const int position = from + warp * 16 + s * 4 + group;
-      const bool seen = position <= own;
-      if (position >= first && seen) {
-        const uint4* at = reinterpret_cast<const uint4*>(fresh + (position - low) * HEAD_DIM + l8 * 8);
-        keys[s][0] = at[0]; keys[s][1] = at[1]; values[s][0] = at[16]; values[s][1] = at[17];
+    for (int d = 0; d < 4; d++) {
+      q0[d] = *reinterpret_cast<float4*>(queries + l8 * 16 + 4 * d);
+      q1[d] = *reinterpret_cast<float4*>(queries + HEAD_DIM + l8 * 16 + 4 * d);
+    }
+#pragma unroll
+    for (int s = 0; s < 8; s++) {
+      a[s] = b[s] = 0; seen[s] = position_of(s) <= high;
+      if (s >= 4 && !longer) continue;
+      if (position_of(s) >= first && seen[s]) {
+        const uint4* kept = reinterpret_cast<const uint4*>(fresh + (position_of(s) - low) * HEAD_DIM + l8 * 8);
+        keys[s][0] = kept[0]; keys[s][1] = kept[1]; values[s][0] = kept[16]; values[s][1] = kept[17];
       }
       const uint32_t k[8] = {keys[s][0].x, keys[s][0].y, keys[s][0].z, keys[s][0].w, keys[s][1].x, keys[s][1].y, keys[s][1].z, keys[s][1].w};
-      const uint32_t v[8] = {values[s][0].x, values[s][0].y, values[s][0].z, values[s][0].w, values[s][1].x, values[s][1].y, values[s][1].z, values[s][1].w};
-      float a = 0, b = 0;
 #pragma unroll
-      for (int d = 0; d < 8; d++) {
-        const float2 f = unpack(k[d]);
-        const float2 q0 = *reinterpret_cast<float2*>(queries + l8 * 16 + 2 * d);
-        const float2 q1 = *reinterpret_cast<float2*>(queries + HEAD_DIM + l8 * 16 + 2 * d);
-        a = fmaf(f.x, q0.x, fmaf(f.y, q0.y, a));
-        b = fmaf(f.x, q1.x, fmaf(f.y, q1.y, b));
+      for (int d = 0; d < 4; d++) {
+        const float2 f = unpack(k[2 * d]), g = unpack(k[2 * d + 1]);
+        a[s] = fmaf(f.x, q0[d].x, fmaf(f.y, q0[d].y, fmaf(g.x, q0[d].z, fmaf(g.y, q0[d].w, a[s]))));
+        b[s] = fmaf(f.x, q1[d].x, fmaf(f.y, q1[d].y, fmaf(g.x, q1[d].z, fmaf(g.y, q1[d].w, b[s]))));
       }
 #pragma unroll
-      for (int o = 1; o < 8; o <<= 1) { a += __shfl_xor_sync(ALL_LANES, a, o); b += __shfl_xor_sync(ALL_LANES, b, o); }
-      one.add(seen ? a : LOWEST, v, seen);
-      two.add(seen ? b : LOWEST, v, seen);
+      for (int o = 1; o < 8; o <<= 1) { a[s] += __shfl_xor_sync(ALL_LANES, a[s], o); b[s] += __shfl_xor_sync(ALL_LANES, b[s], o); }
     }
   }
-  one.merge(8); two.merge(8); one.merge(16); two.merge(16);
+  Weighted one, two;
+  one.take(a, seen, values, longer);
+  two.take(b, seen, values, longer);
   if (group == 0) {
 #pragma unroll
     for (int d = 0; d < 16; d++) {

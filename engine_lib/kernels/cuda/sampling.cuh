@@ -30,24 +30,54 @@ __device__ __forceinline__ float block_max(float v, float* scratch) {
   return v;
 }
 
-// The largest threshold between lo and hi for which `enough(count or mass at or above it)` still holds, to the last bit.
-// `measure(mid)` is a thread's part; alternating scratch spares a second barrier.
-template <class Measure, class Enough>
-__device__ __forceinline__ float bisect(float lo, float hi, float* scratch, Measure measure, Enough enough) {
+// A threshold between lo and hi that k of all values reach, or else the largest that more of them do, to the last bit.
+// Three are tried at a time.
+template <int NE> __device__ __forceinline__ float reached_by(int k, const float (&v)[NE], float lo, float hi, float* scratch) {
+  static_assert(NE * 32 < 1024, "a warp's count must fit into ten bits");
+  const int warp = thread_() >> 5, lane = thread_() & 31;
+  for (int round = 0; round < 64; round++) {
+    const float quarter = fmaf(0.25f, hi - lo, lo), mid = fmaf(0.5f, hi - lo, lo), last = fmaf(0.75f, hi - lo, lo);
+    if (!(mid > lo && mid < hi)) break;
+    uint32_t counts = 0;
+#pragma unroll
+    for (int j = 0; j < NE; j++) counts += (v[j] >= quarter) + ((v[j] >= mid) << 10) + ((v[j] >= last) << 20);
+    counts = __reduce_add_sync(ALL_LANES, counts);
+    uint32_t* const place = reinterpret_cast<uint32_t*>(scratch) + (round & 1) * WARPS;  // in turn: spares a second barrier
+    if (lane == 0) place[warp] = counts;
+    __syncthreads();
+    int above[3] = {0, 0, 0};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+#pragma unroll
+      for (int i = 0; i < 3; i++) above[i] += place[w] >> (10 * i) & 1023;
+    if (above[1] == k) return mid;
+    if (above[0] == k) return quarter;
+    if (above[2] == k) return last;
+    if (above[2] > k) lo = last;
+    else if (above[1] > k) { lo = mid; hi = last; }
+    else if (above[0] > k) { lo = quarter; hi = mid; }
+    else hi = quarter;
+  }
+  return lo;
+}
+
+// The largest threshold between lo and hi below which at most `cut` of the mass lies, to the last bit.
+template <int NE> __device__ __forceinline__ float above_mass(float cut, const float (&v)[NE], const float (&mass)[NE], float lo, float hi, float* scratch) {
   const int warp = thread_() >> 5, lane = thread_() & 31;
   for (int round = 0; round < 64; round++) {
     const float mid = 0.5f * lo + 0.5f * hi;
     if (!(mid > lo && mid < hi)) break;
-    const float part = warp_sum(measure(mid));
-    float* place = scratch + (round & 1) * WARPS;
-    if (lane == 0) place[warp] = part;
+    float below = 0;
+#pragma unroll
+    for (int j = 0; j < NE; j++) below += v[j] < mid ? mass[j] : 0.f;
+    below = warp_sum(below);
+    float* const place = scratch + (round & 1) * WARPS;
+    if (lane == 0) place[warp] = below;
     __syncthreads();
     float whole = 0;
 #pragma unroll
     for (int k = 0; k < WARPS; k++) whole += place[k];
-    const int verdict = enough(whole);
-    if (verdict == 0) return mid;
-    if (verdict > 0) lo = mid; else hi = mid;
+    if (whole <= cut) lo = mid; else hi = mid;
   }
   return lo;
 }
@@ -74,15 +104,7 @@ template <int NE> __device__ int choose(const float (&v)[NE], const Choice& choi
   }
   least = -block_max(-least, scratch + 8);
   float threshold = least;
-  if (choice.top_k < THREADS * NE) {
-    const float k = (float)choice.top_k;
-    threshold = bisect(least, most, scratch + 16,
-      [&](float mid) { int c = 0;
-#pragma unroll
-        for (int j = 0; j < NE; j++) c += v[j] >= mid;
-        return (float)c; },
-      [&](float count) { return count == k ? 0 : count > k ? 1 : -1; });
-  }
+  if (choice.top_k < THREADS * NE) threshold = reached_by(choice.top_k, v, least, most, scratch + 16);
   float mass[NE], total = 0;
 #pragma unroll
   for (int j = 0; j < NE; j++) {
@@ -96,13 +118,7 @@ template <int NE> __device__ int choose(const float (&v)[NE], const Choice& choi
     whole = 0;
 #pragma unroll
     for (int k = 0; k < WARPS; k++) whole += scratch[32 + k];
-    const float cut = (1.f - choice.top_p) * whole;
-    const float keep = bisect(threshold, most, scratch + 40,
-      [&](float mid) { float m = 0;
-#pragma unroll
-        for (int j = 0; j < NE; j++) m += v[j] < mid ? mass[j] : 0.f;
-        return m; },
-      [&](float below) { return below <= cut ? 1 : -1; });
+    const float keep = above_mass((1.f - choice.top_p) * whole, v, mass, threshold, most, scratch + 40);
     total = 0;
 #pragma unroll
     for (int j = 0; j < NE; j++) { if (v[j] < keep) mass[j] = 0.f; total += mass[j]; }
