@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import io
 import statistics
 import time
@@ -61,6 +62,26 @@ def first_sound_ms(client: httpx.Client, fields: dict[str, Any]) -> float:
     return took_s * 1000
 
 
+def measure(
+    preset: httpx.Client, base: httpx.Client, voices: dict[str, str], rounds: int
+) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
+    """Times to the first sound in ms: by who speaks and the prompt's layout, and of voices never heard before."""
+    ways: dict[tuple[str, str], tuple[httpx.Client, dict[str, Any]]] = {}
+    for layout, whole in (("whole text", True), ("streaming", False)):
+        ways["preset speaker", layout] = preset, {"non_streaming_mode": whole}
+        for kind, voice in voices.items():
+            ways[f"known voice, {kind}", layout] = base, {"non_streaming_mode": whole, "voice": voice}
+    taken: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
+    for _ in range(WARM_UP + rounds):
+        for way, (client, fields) in ways.items():
+            taken[way].append(first_sound_ms(client, fields))
+    new = []
+    for number in range(10):
+        file = base64.b64encode(sample(0.8 - number / 100)).decode()
+        new.append(first_sound_ms(base, {"ref_audio": file, "ref_text": REF_TEXT}))
+    return taken, new
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -72,22 +93,12 @@ def main() -> None:
         httpx.Client(base_url=options.preset, timeout=300) as preset,
         httpx.Client(base_url=options.base, timeout=300) as base,
     ):
-        voices = {"x-vector": add(base, "Known by x-vector", ""), "sample": add(base, "Known by sample", REF_TEXT)}
-        ways: dict[tuple[str, str], tuple[httpx.Client, dict[str, Any]]] = {}
-        for layout, whole in (("whole text", True), ("streaming", False)):
-            ways["preset speaker", layout] = preset, {"non_streaming_mode": whole}
-            for kind, voice in voices.items():
-                ways[f"known voice, {kind}", layout] = base, {"non_streaming_mode": whole, "voice": voice}
-        taken: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-        for _ in range(WARM_UP + options.rounds):
-            for way, (client, fields) in ways.items():
-                taken[way].append(first_sound_ms(client, fields))
-        new = []
-        for number in range(10):
-            file = base64.b64encode(sample(0.8 - number / 100)).decode()
-            new.append(first_sound_ms(base, {"ref_audio": file, "ref_text": REF_TEXT}))
-        for voice in voices.values():
-            base.delete(f"/v1/audio/voices/{voice}")
+        voices: dict[str, str] = {}
+        with contextlib.ExitStack() as stack:
+            for kind, ref_text in (("x-vector", ""), ("sample", REF_TEXT)):
+                voices[kind] = add(base, f"Known by {kind}", ref_text)
+                stack.callback(base.delete, f"/v1/audio/voices/{voices[kind]}")
+            taken, new = measure(preset, base, voices, options.rounds)
     print("| first sound, ms | layout | median | fastest | of the preset's median |\n|---|---|---|---|---|")
     for (who, layout), all_of_them in taken.items():
         measured = all_of_them[WARM_UP:]

@@ -3,9 +3,10 @@
 #
 #   docs/benchmarks/measure.sh MODEL OUT [PROFILE ...]       from the project's root; PROFILE: ttfa balanced throughput
 #
-# Writes OUT/PROFILE_http.json, _ws.json, _grpc.json and PROFILE_serve.log; `bench-report` makes tables and plots of them.
-# Variables: SECONDS_EACH (20) and WARMUP (5) at each rate; HTTP_RATES, WS_RATES, GRPC_RATES; CARD and COMMIT go into
-# the results; PYTHON (python3) is the one that has our packages.
+# Writes OUT/PROFILE_http.json, _http_streaming_layout.json (text token by token), _ws.json, _grpc.json and
+# PROFILE_serve.log; `bench-report` makes tables and plots of them.
+# Variables: SECONDS_EACH (20) and WARMUP (5) at each rate; HTTP_RATES, LAYOUT_RATES, WS_RATES, GRPC_RATES; CARD and COMMIT
+# go into the results; PYTHON (python3) is the one that has our packages.
 set -euo pipefail
 model=$1 out=$2
 shift 2
@@ -14,14 +15,14 @@ python=${PYTHON:-python3}
 card=${CARD:-$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 || echo none)}
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 
-measure() { # profile, way, rates...
+measure() { # profile, way (its name may go on after _), rates...; MORE: further options
   local profile=$1 way=$2
   shift 2
   [ $# -gt 0 ] || return 0
-  "$python" -m proxy bench --over "$way" --url "$url" --triton "$triton" --rate "$@" \
-    --seconds "${SECONDS_EACH:-20}" --warmup "${WARMUP:-5}" --label "$profile $way" \
+  "$python" -m proxy bench --over "${way%%_*}" --url "$url" --triton "$triton" --rate "$@" \
+    --seconds "${SECONDS_EACH:-20}" --warmup "${WARMUP:-5}" --label "$profile ${way//_/ }" \
     --note "card=$card" --note "commit=$commit" --note "profile=$profile" --note "model=$model" \
-    --no-plot -o "$out/${profile}_$way"
+    ${MORE:-} --no-plot -o "$out/${profile}_$way"
   rm "$out/${profile}_$way.md"
 }
 
@@ -41,6 +42,7 @@ for profile in "${@:-ttfa}"; do
   # shellcheck disable=SC2086  # lists of rates
   {
     measure "$profile" http ${HTTP_RATES-1 4 10 20 60 120}
+    MORE="--field non_streaming_mode=false" measure "$profile" http_streaming_layout ${LAYOUT_RATES-1 10 20}
     measure "$profile" ws ${WS_RATES-1 10 20}
     measure "$profile" grpc ${GRPC_RATES-1 10 60}
   }
