@@ -1,4 +1,4 @@
-"""`python -m proxy`, which is `qwen3-tts-triton`. Ctrl-C ends it without a traceback, also before it does anything."""
+"""`python -m proxy`, which is `qwen3-tts-triton`. Ctrl-C ends it without a traceback, also while it still imports."""
 
 import contextlib
 import os
@@ -14,12 +14,13 @@ def main() -> int:
     """Run the command line; its exit code."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:  # which a shell asks for what it starts in the background
-        # Nothing is held yet, and a KeyboardInterrupt that meets a library's C code may just vanish there.
+        # An import holds nothing to give back, and what it makes of a KeyboardInterrupt is anyone's guess.
         signal.signal(signal.SIGINT, _end_now)
     from proxy import cli
 
     try:
-        return cli.main(begin=lambda: signal.signal(signal.SIGINT, before))
+        signal.signal(signal.SIGINT, before)
+        return cli.main()
     except KeyboardInterrupt:
         _end_now()
 
@@ -31,8 +32,7 @@ def _end_now(*_: int | FrameType | None) -> NoReturn:
     although somebody caught it (`unhandled_keyboard_interrupt` in CPython's pythonrun.c and main.c).
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed from the start
-        # Nobody reads it any more, or it was being written to just now.
-        with contextlib.suppress(BrokenPipeError, RuntimeError):
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
             stream.flush()
     os._exit(INTERRUPTED)
 

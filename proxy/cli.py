@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -34,15 +34,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(launch.Exit.USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def main(arguments: Sequence[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
-    """Run one command; returns its exit code.
-
-    `begin` is called before a command that gives back what it holds when a KeyboardInterrupt comes. `serve` isn't one:
-    until it listens for signals itself it holds nothing.
-    """
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
     options = _parser().parse_args(arguments)
-    if options.command is not _serve:
-        begin()
     try:
         return int(options.command(options))
     except ConfigurationError as error:

@@ -30,6 +30,10 @@ CHECKPOINT = ROOT / "tests" / "data" / "checkpoint_custom_voice"
 LIMIT_S = 180.0  # when a test gives up on what hangs; how long a thing may take is another matter
 MARK = "QWEN3_TTS_TEST_MARK"
 
+# A shell lets what it starts in the background ignore Ctrl-C, and a server heeds that; those of tests are to hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @dataclasses.dataclass
 class Serving:
