@@ -46,11 +46,12 @@ __device__ __forceinline__ void receive_head(const uint2* head, uint32_t tag, in
 
 struct Cache { bf16 *keys, *values; };  // of one layer, slot and head: [positions][HEAD_DIM]
 
-// A lane's part of the softmax of one head: of its positions' scores, which its group of eight lanes shares, and of 16
-// dimensions of the weighted values. After `spread` every group of the warp has the sums of all.
+// A warp's part of the softmax of one head: the largest score, the sum of weights, and of the weighted values the 16
+// dimensions that this lane holds.
 struct Weighted {
   float most, sum, value[16];
-  // Scores of positions that aren't `seen` count for nothing; `values` of two rounds, of which the second may be idle.
+  // `scores` of this lane's positions, which its group of eight lanes shares; those not `seen` count for nothing. The
+  // second four are of the second round, idle unless `longer`.
   __device__ __forceinline__ void take(const float (&scores)[8], const bool (&seen)[8], const uint4 (&values)[8][2], bool longer) {
     most = LOWEST; sum = 0;
 #pragma unroll

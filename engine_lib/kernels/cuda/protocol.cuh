@@ -91,7 +91,7 @@ __device__ __forceinline__ uint32_t pack(float a, float b) {
 
 constexpr uint32_t MARKS = 0x40004000u;
 constexpr float GROW = 0x1p24f, SHRINK = 0x1p-24f;
-constexpr float LARGEST = 1.9921875f;  // bf16 with the top bit of its exponent free
+constexpr float LARGEST = 1.9921875f;  // bf16 with the top bit of its exponent free: 3.3e7 before it is shrunk
 
 __device__ __forceinline__ uint32_t mark_of(int use) {
   const int m = use % 3;
