@@ -190,12 +190,16 @@ class Port:
                 yield None
 
     def _send(self, sender: Any, content: Tensors | ServiceError, *, final: bool) -> None:
+        # Triton drops what a request didn't ask for without the interpreter's lock. If that freed it, it would end the
+        # process (Python 3.12: PyObject_Free without a thread state) or corrupt its memory. So this holds them too.
+        tensors: list[Any] = []
         if isinstance(content, ServiceError):
             status = next(STATUS[kind] for kind in type(content).__mro__ if kind in STATUS)
             failure = self._pb.TritonError(content.to_wire(), getattr(self._pb.TritonError, status))
             response = self._pb.InferenceResponse(error=failure)
         else:
-            response = self._pb.InferenceResponse([self._pb.Tensor(name, array) for name, array in content.items()])
+            tensors += [self._pb.Tensor(name, array) for name, array in content.items()]
+            response = self._pb.InferenceResponse(tensors)
         try:
             sender.send(response, flags=self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
         # A client that went away, or a server that stops: this answer is lost, the next one isn't.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,29 @@ def test_patient_answers_let_others_pass_and_all_come_in_their_order(answer: Cal
     assert done.begun.wait(PATIENCE_S)
     done.let.set()
     assert sender.sent == ["first", "sound 0", "sound 1", "sound 2", "ack 0", "ack 1", "ack 2"]
+
+
+def test_tensors_outlive_their_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton drops those that weren't asked for without the interpreter's lock: it must not be their last holder."""
+
+    class Tensor:
+        def __init__(self, name: str, array: Any) -> None:
+            self.name = name
+
+    class Pruning(Sender):
+        def send(self, response: list[Tensor], flags: int) -> None:
+            seen = [weakref.ref(tensor) for tensor in response]
+            response.clear()
+            self.sent = [tensor.name for tensor in (one() for one in seen) if tensor is not None]
+            self.begun.set()
+
+    monkeypatch.setattr(TRITON, "Tensor", Tensor)
+    monkeypatch.setattr(TRITON, "InferenceResponse", list)
+    port, sender = Port(TRITON, lambda call: None, []), Pruning()
+    Call(port, {}, sender).answer({name: np.zeros(1) for name in ("PCM", "USAGE")})
+    assert sender.begun.wait(PATIENCE_S)
+    port.close()
+    assert sender.sent == ["PCM", "USAGE"]
 
 
 def test_a_client_that_left_thousands_of_calls_open_is_a_line_in_the_log(

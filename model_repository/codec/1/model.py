@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +22,8 @@ from engine_lib.triton_metrics import ROWS, SECONDS, Metric
 from engine_lib.turns import CodecTurns
 
 log = logging.getLogger("codec")
+
+KEEP_S = 30.0  # far longer than Triton takes to let go of an answer
 
 
 class TritonPythonModel:
@@ -39,6 +43,7 @@ class TritonPythonModel:
         self._most_frames = settings.profile.slot_positions  # no stream of the talker's has more
         self._cancelled = RecentNames(4096)
         self._messenger = ThreadPoolExecutor(1, thread_name_prefix="tell-talker")
+        self._told: deque[tuple[float, Any]] = deque()  # the messenger's
         self._port = Port(pb_utils, self._handle, _metrics(self._engine))
         settle()
 
@@ -65,7 +70,7 @@ class TritonPythonModel:
         # Asking takes a round trip to Triton, for which no first chunk waits: the second one asks too.
         if stream_id and index > 0 and call.cancelled() and self._cancelled.add(stream_id):
             self._engine.cancel(stream_id)
-            self._messenger.submit(_tell_talker, stream_id)
+            self._messenger.submit(_tell_talker, stream_id, self._told)
         self._engine.submit(
             CodecJob(
                 stream_id=stream_id,
@@ -111,7 +116,12 @@ def _reply(call: Call, event: PcmChunk | ServiceError) -> None:
     )
 
 
-def _tell_talker(stream_id: str) -> None:
+def _tell_talker(stream_id: str, told: deque[tuple[float, Any]]) -> None:
+    """Cancel a stream in the talker.
+
+    Triton lets go of the answers in a thread that doesn't hold the interpreter's lock. If that freed them, it would end
+    the process (Python 3.12: PyObject_Free without a thread state) or corrupt its memory. So `told` keeps them a while.
+    """
     request = pb_utils.InferenceRequest(
         model_name=wire.TALKER,
         requested_output_names=[wire.LAST],
@@ -120,6 +130,10 @@ def _tell_talker(stream_id: str) -> None:
             pb_utils.Tensor(wire.STREAM_ID, text_tensor(stream_id)),
         ],
     )
-    for response in request.exec(decoupled=True):
+    while told and time.monotonic() - told[0][0] > KEEP_S:
+        told.popleft()
+    responses = request.exec(decoupled=True)
+    told.append((time.monotonic(), responses))
+    for response in responses:
         if response.has_error():
             log.error("the talker did not take the cancel of stream %s: %s", stream_id, response.error().message())
